@@ -13,12 +13,12 @@ Every pass computes a row as the fast plan does, with the same weights and the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.nodes import Attention, Branch, Layer
 from glinfer.kernels.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
 from glinfer.kernels.fused.delta import SPAN
@@ -93,13 +93,18 @@ def fitting_chunk_plan(options: PlanOptions, *, rows: int, **further: Any) -> Pl
     Raises:
         PlanError: not even the rows of a single slot fit.
     """
+    return halved(lambda count: chunk_plan(options, rows=count, **further), rows, options.kernels.rows_per_draw)
+
+
+def halved(build: Callable[[int], Plan], rows: int, least: int) -> Plan:
+    """The plan of at most ``rows`` rows, halved until it fits its textures; PlanError if not even ``least`` rows do."""
     while True:
         try:
-            return chunk_plan(options, rows=rows, **further)
+            return build(rows)
         except PlanError:
-            if rows <= options.kernels.rows_per_draw:
+            if rows <= least:
                 raise
-            rows = max(options.kernels.rows_per_draw, rows // 2)
+            rows = max(least, rows // 2)
 
 
 def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
@@ -151,8 +156,7 @@ class _RowsLowering(Lowering):
             raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
         self.targets = self.kernels.rows_per_draw
         self.used = self.slots = slots_for(rows, self.targets)
-        table = RowLayout.of((self.slots * self.targets, ROW_WORDS), "rgba32ui", self.max_texture_size)
-        self.table = self.plan.laid_out(ROWS, "input", table)
+        self.table = self.read_table(ROWS, self.slots * self.targets, ROW_WORDS, "rgba32ui")
         self.declare(in_place=self.kernels.blends, stores=True)
 
     @property
@@ -161,39 +165,45 @@ class _RowsLowering(Lowering):
         return None
 
     def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
-        shape, tiles = (self.slots, floats), self.kernels.row_tiles
-        layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles, format_name=format_name)
-        return self.rows_as(f"row.{name.removeprefix('attn.').removeprefix('mlp.')}", layout)
+        name = f"row.{name.removeprefix('attn.').removeprefix('mlp.')}"
+        return self.dealt(name, self.slots, floats, format_name=format_name)
 
-    def rows_as(self, name: str, layout: BlockLayout, kind: str = "activation") -> RowInterleaved:
+    def dealt(
+        self, name: str, slots: int, floats: int, kind: str = "activation", *, tiles: int = 0, **further: Any
+    ) -> RowInterleaved:
+        """A tensor [slots, floats] for each render target."""
+        layout = BlockLayout.of(
+            (slots, floats), self.max_texture_size, tiles=tiles or self.kernels.row_tiles, **further
+        )
         names = (f"{name}.{number}" for number in range(self.targets))
         return RowInterleaved(tuple(self.plan.laid_out(each, kind, layout) for each in names))
 
+    def read_table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
+        """An input that is read a row at a time."""
+        return self.plan.laid_out(name, "input", RowLayout.of((rows, cols), format_name, self.max_texture_size))
+
     def row_vector(self, name: str, floats: int) -> TensorSpec:
-        return self.whole_vector(name, self.slots * self.targets, floats)
+        return self.whole_vector(f"row.{name}", self.slots * self.targets, floats)
+
+    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
+        return self.whole_vector(name, self.slots * self.targets, ranks)
 
     def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
         """An activation [slots, floats]."""
         layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
-        return self.plan.laid_out(f"row.{name}", "activation", layout)
+        return self.plan.laid_out(name, "activation", layout)
 
     def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
         joined = self.row_vector(name, x.cols)
-        self.plan.draw(join_rows(f"h.{layer}.{kind}", kind, x, joined, rows=self.counted, kernels=self.kernels))
+        self.plan.draw(join_rows(f"h.{layer}.{kind}", kind, x, joined, **self.in_rows))
         return joined
 
     def embed(self, picks: TensorSpec | None = None, out: RowInterleaved | None = None) -> None:
         self.picks, (wte, wpe) = picks, self.tables()
         how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
-        how |= {"slots": self.used, "picks": picks, "images": self.images, "kernels": self.kernels}
+        how |= {"picks": picks, "images": self.images, **self.in_slots}
         self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0] if out is None else out, **how))
         self.embed_layers()
-
-    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
-        """Declare the inner vectors of adapters, in a slot of one tensor for each row."""
-        shape = self.slots * self.targets, ranks
-        layout = BlockLayout.of(shape, self.max_texture_size, tiles=self.kernels.row_tiles)
-        return self.plan.laid_out(name, "activation", layout)
 
     def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
         how: dict[str, Any] = {"together": self.together and not ring, "kernels": self.kernels, "kind": kind}
@@ -208,8 +218,7 @@ class _RowsLowering(Lowering):
     def pick(self, picks: TensorSpec) -> None:
         """Choose the token after each row."""
         vocab, logits = self.config.vocab_size, self.head()
-        how: dict[str, Any] = {"vocab": vocab, "count": "rows", "kernels": self.kernels}
-        self.plan.draw(pick_rows("pick", logits, self.table, picks, **how))
+        self.plan.draw(pick_rows("pick", logits, self.table, picks, vocab=vocab, count="rows", kernels=self.kernels))
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
@@ -225,18 +234,17 @@ class _RowsLowering(Lowering):
             return super().expert_products(layer, experts, x, choice)
         name, config, targets = f"h.{layer}.mlp", self.config, self.targets
         groups = most_groups(self.slots * targets, targets, experts)
-        tally = self.whole_vector("mlp.tally", tally_rows(self.slots * targets), experts.count)
-        chosen = self.whole_vector("mlp.groups", groups, CHOICE_FLOATS * targets)
+        tally = self.whole_vector("row.mlp.tally", tally_rows(self.slots * targets), experts.count)
+        chosen = self.whole_vector("row.mlp.groups", groups, CHOICE_FLOATS * targets)
         places = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
-        inner = self.in_groups("mlp.inner", groups, config.intermediate_size)
-        parts = self.in_groups("mlp.parts", groups, config.hidden_size)
-        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
+        inner = self.dealt("row.mlp.inner", groups, config.intermediate_size)
+        parts = self.dealt("row.mlp.parts", groups, config.hidden_size)
         norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
         in_groups: dict[str, Any] = {"slots": groups, "experts": experts, "chosen": chosen, "kernels": self.kernels}
         self.plan.draw(
-            tally_experts(f"{name}.tally", choice, tally, experts, **shared),
-            place_experts(f"{name}.places", choice, tally, places, experts, targets=targets, **shared),
-            group_experts(f"{name}.groups", choice, tally, chosen, experts, targets=targets, **shared),
+            tally_experts(f"{name}.tally", choice, tally, experts, **self.in_rows),
+            place_experts(f"{name}.places", choice, tally, places, experts, targets=targets, **self.in_rows),
+            group_experts(f"{name}.groups", choice, tally, chosen, experts, targets=targets, **self.in_rows),
             gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **in_groups, **norm),
             gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, **in_groups),
         )
@@ -249,11 +257,6 @@ class _RowsLowering(Lowering):
         assert experts is not None
         return few_rows(self.plan.max_rows, experts.stacked, config.hidden_size, config.intermediate_size, self.kernels)
 
-    def in_groups(self, name: str, groups: int, floats: int) -> RowInterleaved:
-        """An activation with a row in each place of each group of rows."""
-        names = [f"{name}.{number}" for number in range(self.targets)]
-        return RowInterleaved(tuple(self.whole_vector(each, groups, floats) for each in names))
-
     def product(
         self,
         recipe: Recipe,
@@ -262,16 +265,13 @@ class _RowsLowering(Lowering):
         *,
         turning: Turning | None = None,
         raw: bool = False,
-        slots: Extent | None = None,
         **further: Any,
     ) -> None:
         if not isinstance(x, RawRows):
             self.adapt(recipe, x)
         further |= self.norms_of(recipe, x) if recipe.norm and not raw else {}
         further |= {"turning": turning, "rows": None if turning is None else self.table}
-        slots, matrix = self.used if slots is None else slots, self.matrix(recipe)
-        how: dict[str, Any] = {"slots": slots, "raw": raw, "kernels": self.kernels}
-        self.plan.draw(gemm(recipe.name, recipe.kind, x, matrix, out, **how, **further))
+        self.plan.draw(gemm(recipe.name, recipe.kind, x, self.matrix(recipe), out, raw=raw, **self.in_slots, **further))
 
     def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
         """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
@@ -297,7 +297,7 @@ class ChunkLowering(_RowsLowering):
 
     def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int) -> None:
         """Declare what all layers share."""
-        config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
+        config, kernels = options.config, options.kernels
         slots = max(1, slots_for(rows, kernels.rows_per_draw))
         # A row sees its own sequence alone; the padding rows of the last slot may lie beyond its end.
         longest = min(config.max_position_embeddings, cache_slots) + kernels.rows_per_draw
@@ -325,8 +325,7 @@ class ChunkLowering(_RowsLowering):
                 "takes them in together"
             )
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
-        layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
-        self.scores = self.rows_as("row.scores", layout)
+        self.scores = self.dealt("row.scores", groups * slots, config.num_attention_heads * BLOCK_FLOATS, tiles=1)
         if self.deep:
             self.streams = self.streams[0], self.rows("hidden.b", config.hidden_size)
 
@@ -380,12 +379,16 @@ class ChunkLowering(_RowsLowering):
             return super().norms_of(recipe, x)
         assert isinstance(x, RowInterleaved)
         how: dict[str, Any] = {"centred": self.recipes.sums, "grouped": is_grouped(recipe.packing)}
-        how |= {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
-        shape = x.slots, norm_floats(self.targets, centred=self.recipes.sums)
-        layout = BlockLayout.by_block(shape, self.max_texture_size)
-        norms = self.plan.laid_out("row.norms" if x.slots == self.slots else "image.norms", "activation", layout)
-        self.plan.draw(row_norms(f"{recipe.name}.norms", "norms", x, norms, **how))
-        return {"norms": norms}
+        out = "row.norms" if x.slots == self.slots else "image.norms"
+        return {"norms": self.row_norms(f"{recipe.name}.norms", x, out, **how)}
+
+    def row_norms(self, name: str, x: RowInterleaved, out: str, *, centred: bool, **further: Any) -> TensorSpec:
+        """Draw the factors of the norms of rows."""
+        shape = x.slots, norm_floats(self.targets, centred=centred)
+        norms = self.plan.laid_out(out, "activation", BlockLayout.by_block(shape, self.max_texture_size))
+        how: dict[str, Any] = {"eps": self.config.layer_norm_eps, "centred": centred, **further, **self.in_slots}
+        self.plan.draw(row_norms(name, "norms", x, norms, **how))
+        return norms
 
     @property
     def images(self) -> TensorSpec | None:
@@ -398,9 +401,7 @@ class ChunkLowering(_RowsLowering):
 
     def _by_token(self, name: str, floats: int) -> TensorSpec:
         """An input with a row for each row of the run."""
-        return self.plan.laid_out(
-            name, "input", RowLayout.of((self.table.shape[0], floats), "rgba32f", self.max_texture_size)
-        )
+        return self.read_table(name, self.table.shape[0], floats)
 
     @property
     def deep(self) -> int:
@@ -414,8 +415,8 @@ class ChunkLowering(_RowsLowering):
             return
         before, width, name = self.hidden[0], self.config.hidden_size, f"h.{layer.number}.images"
         out, images = self.streams[before is self.streams[0]], self._by_token(deep_name(layer.number), width)
-        how: dict[str, Any] = {"tokens": self.config.vocab_size, "slots": self.used, "kernels": self.kernels}
-        self.plan.draw(add_images(name, self.table, before, images, out, **how))
+        vocab = self.config.vocab_size
+        self.plan.draw(add_images(name, self.table, before, images, out, tokens=vocab, **self.in_slots))
         self.hidden = out, out if self.in_place else before
 
     def angles(self, rope: Rope) -> dict[str, Any]:
@@ -435,8 +436,8 @@ class _ScoreLowering(ChunkLowering):
     def finish(self) -> None:
         """Score each row's wanted token."""
         logits, scores = self.head(), self.rows(SCORES.removeprefix("row."), BLOCK_FLOATS)
-        how: dict[str, Any] = {"vocab": self.config.vocab_size, "slots": self.used, "kernels": self.kernels}
-        self.plan.draw(score_rows("score", logits, self.table, scores, **how))
+        vocab = self.config.vocab_size
+        self.plan.draw(score_rows("score", logits, self.table, scores, vocab=vocab, **self.in_slots))
 
 
 class _DraftedLowering(ChunkLowering):

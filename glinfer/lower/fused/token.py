@@ -139,7 +139,6 @@ class _TokenLowering(Lowering):
         return plan.build()
 
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
-        """Declare the inner vector of an adapter."""
         return self.row_vector(name, ranks)
 
     def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:

@@ -466,11 +466,7 @@ class Recipes:
         if self.config.embeds:
             return False
         head = self.head()
-        return (
-            self.config.tie_word_embeddings
-            and head.kept
-            and head.packing == self.table_format
-        )
+        return self.config.tie_word_embeddings and head.kept and head.packing == self.table_format
 
 
 def weight_name(source: str) -> str:
