@@ -13,6 +13,7 @@ import numpy.typing as npt
 from glinfer.formats import Checkpoint
 from glinfer.inspect.pieces import Rows, WeightRows, spans
 from glinfer.kernels.options import KernelOptions
+from glinfer.lower.options import PlanOptions
 from glinfer.lower.plans import is_published, plan_for, reference_plans
 from glinfer.program.oracle import MASK_LIMIT
 from glinfer.program.plan import Plan
@@ -128,7 +129,7 @@ def texture_sizes(checkpoint: Checkpoint, edge: int) -> dict[str, tuple[int, int
     if is_published(config, formats):
         plan = plan_for(config, "reference", max_texture_size=edge)
     else:  # the layout of weights does not depend on the number of rows
-        plan = reference_plans(config, "file", formats, KernelOptions(), edge).of(1)
+        plan = reference_plans(PlanOptions(config, "file", KernelOptions(), edge, formats)).of(1)
     layouts = {tensor.name: tensor.layout_within(edge) for tensor in plan.of_kind("weight")}
     return {name: (layout.width, layout.height, layout.format.name) for name, layout in layouts.items()}
 

@@ -41,7 +41,8 @@ from glinfer.kernels.flat.rotate import rotate
 from glinfer.kernels.flat.strided import Axis
 from glinfer.kernels.fused.dense import ANGLES
 from glinfer.kernels.spec import DrawSpec, RunValue, TensorSpec
-from glinfer.lower.plain.weights import ReferenceOptions
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.weights import stored_formats
 from glinfer.lower.ropes import QUERIES, angle_values, rope_names
 from glinfer.program.plan import Plan, PlanBuilder
 from glinfer.program.points import View
@@ -52,7 +53,7 @@ ROW_ANGLES = "row.angles"
 """The input with the angles of each row of a text with images."""
 
 
-def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
+def reference_decoder_plan(options: PlanOptions, *, rows: int) -> Plan:
     """The plan of a whole sequence of at most ``rows`` tokens; rows after the end of a shorter one are padding.
 
     It computes the logits and probabilities, [1, vocab], of the row that the run value ``last_row`` names. The input
@@ -67,8 +68,9 @@ def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
 class _PlainLowering:
     """A plan under construction: a method for each kind of node."""
 
-    def __init__(self, options: ReferenceOptions, rows: int) -> None:
-        self.config, self.stored, self.rows, self.images = options.config, options.stored, rows, options.images
+    def __init__(self, options: PlanOptions, rows: int) -> None:
+        self.config, self.rows, self.images = options.config, rows, options.images
+        self.stored = stored_formats(options.config, options.weights, options.formats)
         self.names, self.width = options.config.family.names, options.config.hidden_size
         self.graph = graph_of(options.config)
         self.kernels, self.max_texture_size = options.kernels, options.max_texture_size
