@@ -42,7 +42,7 @@ from glinfer.graph.nodes import (
 )
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
-from glinfer.lower.ropes import rope_of
+from glinfer.lower.ropes import padded, rope_of
 from glinfer.lower.weights.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, Rows, channels_in_order, taken, weight_name
 from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
@@ -456,14 +456,9 @@ class FoldedWeights(Mapping[str, Array]):
 
         Queries that are scaled have theirs after those of keys.
         """
-        config, found = self._checkpoint.config, []
-        for queries in (False, True)[: 1 + rope.scales_queries]:
-            table = rope_of(config, rope, queries=queries)
-            turns = np.zeros((len(table), self._recipes.rope_floats(rope)), dtype=np.float32)
-            turns[:, 0::2] = 1.0
-            turns[:, : rope.dim] = table
-            found.append(turns)
-        return np.concatenate(found, axis=1)
+        tables = (False, True)[: 1 + rope.scales_queries]
+        turns = (rope_of(self._checkpoint.config, rope, queries=queries) for queries in tables)
+        return np.concatenate([padded(each, self._recipes.rope_floats(rope)) for each in turns], axis=1)
 
     def _head_gains(self, node: Attention, layer: int) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
