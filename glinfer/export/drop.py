@@ -223,14 +223,9 @@ class Program:
         cache: str = DEFAULT_CACHE,
         vocabularies: Sequence[int] = (),
     ) -> None:
-        """Describe the file of a shape.
+        """Describe the file of a shape, with all its positions, and with further sizes of the ``vocabularies``.
 
-        Args:
-            name: how the page calls the shape.
-            shape: the shape, with all its positions.
-            context: tokens of the longest sequence; fewer if the model has fewer positions.
-            cache: a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
-            vocabularies: further sizes of the vocabulary.
+        The longest sequence has ``context`` tokens, or fewer if the model has fewer positions.
 
         Raises:
             FormatError, InputError: no GGUF file describes the shape.

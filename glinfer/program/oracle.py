@@ -21,7 +21,7 @@ def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> 
 
     For a draw that needs its output, the inputs hold the output's former values under its name.
     """
-    by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
+    by_sampler = _by_sampler(draw, inputs)
     if draw.needs_output:
         (rows, cols), first = draw.extent(values), draw.first_row(values)
         held = [inputs[name][first : first + rows, :cols] for name in draw.outputs]
@@ -34,8 +34,11 @@ def allowed_errors(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValue
     allowed = OPS[draw.op].allowed
     if allowed is None or not draw.params(values).get("ROUNDED"):
         return 0.0
-    by_sampler = {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
-    return _of_outputs(draw, allowed(by_sampler, draw.params(values), draw.extent(values)))
+    return _of_outputs(draw, allowed(_by_sampler(draw, inputs), draw.params(values), draw.extent(values)))
+
+
+def _by_sampler(draw: DrawSpec, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    return {sampler: inputs[tensor] for sampler, tensor in draw.inputs}
 
 
 def _of_outputs(draw: DrawSpec, found: Array) -> Array:
@@ -123,7 +126,7 @@ def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues)
     places = OPS[draw.op].places
     if places is None:
         return np.arange(first, first + rows)
-    return places({sampler: inputs[tensor] for sampler, tensor in draw.inputs}, draw.params(values), rows)
+    return places(_by_sampler(draw, inputs), draw.params(values), rows)
 
 
 def final_tensors(

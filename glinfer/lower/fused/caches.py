@@ -12,11 +12,7 @@ from glinfer.quant.formats import CACHE_FORMATS, CacheChoice
 
 
 def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`.
-
-    Raises:
-        PlanError: it does not fit such textures.
-    """
+    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`, or PlanError."""
     bytes_alone = format_name == BYTES
     shape, aside = (slots, heads.queries_at if bytes_alone else heads.cols), 0 if bytes_alone else heads.aside
     return BlockLayout.by_block(shape, max_texture_size, aside=aside, every=every, format_name=format_name)
@@ -36,11 +32,7 @@ def rings_of(config: ModelConfig) -> list[int]:
 def layer_cache_layouts(
     recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
 ) -> tuple[BlockLayout, ...]:
-    """The layouts of all caches of one layer.
-
-    Raises:
-        PlanError: one does not fit such textures.
-    """
+    """The layouts of all caches of one layer; PlanError if one does not fit such textures."""
     of = recipes.config.layer(layer)
     found: list[BlockLayout] = []
     if of.attends or of.convolves:
@@ -53,11 +45,7 @@ def layer_cache_layouts(
 def layer_cache_layout(
     recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
 ) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`.
-
-    Raises:
-        PlanError: it does not fit such textures.
-    """
+    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`, or PlanError."""
     if recipes.config.layer(layer).convolves:
         shape = slots, recipes.config.hidden_size
         return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=formats.convolution)
@@ -65,11 +53,7 @@ def layer_cache_layout(
 
 
 def cache_format(cache: str) -> CacheChoice:
-    """The texture formats of a value of ``cache=``.
-
-    Raises:
-        PlanError: there is no such cache format.
-    """
+    """The texture formats of a value of ``cache=``; PlanError if there is no such one."""
     if cache not in CACHE_FORMATS:
         raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
     return CACHE_FORMATS[cache]

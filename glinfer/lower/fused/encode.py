@@ -58,7 +58,7 @@ class EncodeLowering(ChunkLowering):
 
     @classmethod
     def plan_of(cls, options: PlanOptions, rows: int) -> Plan:
-        """The plan of so many rows, rounded up to whole slots."""
+        """The plan of at most ``rows`` rows, rounded up to whole slots."""
         targets = options.kernels.rows_per_draw
         rows = slots_for(rows, targets) * targets
         # A text's last group of 16 tokens may extend past the last row.

@@ -681,5 +681,5 @@ class Lowering(ABC):
 
 
 def apart_from(out: RowInterleaved, added: RowInterleaved | None) -> RowInterleaved | None:
-    """Rows that a pass has to add; None if blending adds to them, as they are in its targets, or there are none."""
+    """Rows that a pass has to add; None if blending adds to them, as they are in its targets."""
     return None if added is None or added.names == out.names else added
