@@ -25,10 +25,8 @@ def write_gguf_file(
     """A GGUF file of tensors under their names in Hugging Face's files; matrices in ``dtype``, if whole blocks."""
     gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
     writer = gguf.GGUFWriter(path, architecture)
-    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
-    for key, value in keys.items():
-        full = key if key.startswith("tokenizer.") else f"{architecture}.{key}"
-        add.get(type(value), writer.add_array)(full, value)
+    own = {key: key if key.startswith("tokenizer.") else f"{architecture}.{key}" for key in keys}
+    add_values(writer, {own[key]: value for key, value in keys.items()})
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(kinds[architecture], int(keys["block_count"]))
     kind = gguf.GGMLQuantizationType[dtype]
@@ -40,11 +38,23 @@ def write_gguf_file(
             writer.add_tensor(found, gguf.quants.quantize(floats, kind), raw_dtype=kind)
         else:
             writer.add_tensor(found, floats)
+    finish(writer)
+    return path
+
+
+def add_values(writer: Any, values: Mapping[str, Any]) -> None:
+    """Add metadata to a GGUFWriter, each in the type of its value."""
+    add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    for key, value in values.items():
+        add.get(type(value), writer.add_array)(key, value)
+
+
+def finish(writer: Any) -> None:
+    """Write the file of a GGUFWriter."""
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
 
 
 def word_pieces(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from gguf_embedders import finish
 
 from glinfer.formats import Checkpoint
 from glinfer.lower.feed import runs
@@ -43,7 +44,4 @@ def rewritten(source: Path, target: Path, keys: dict[str, int], tensors: dict[st
     for name, values in ({each.name: np.array(each.data) for each in reader.tensors} | tensors).items():
         if values is not None:
             writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
 from glinfer.formats.tensors import stored_tensors
+from tests.helpers.gguf_embedders import finish
 
 Array = np.ndarray[Any, Any]
 EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down", "dense_gate", "dense_up", "dense_down")
@@ -102,8 +103,5 @@ def write_gguf_adapter(
         experts = "_exps" in target  # which have an edge more
         writer.add_tensor(f"{target}.lora_a", np.ascontiguousarray(np.stack(downs) if experts else downs[0]))
         writer.add_tensor(f"{target}.lora_b", np.stack(ups) if experts else np.concatenate(ups))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return path

@@ -430,6 +430,13 @@ class Attention:
             np.pad(real, (0, capacity - len(real))).astype(bool),
         )
 
+    def held(self, *, in_bytes: bool) -> TensorSpec:
+        """The cache as an input; in bytes it has no queries."""
+        if not in_bytes:
+            return self.one.cache("cache", self.cache)
+        self.cache = self.cache[:, : self.heads.queries_at]
+        return self.one.in_bytes("cache", self.cache)
+
     def _seen(self, runs: Sequence[Run], cache: Array) -> Array:
         """The cache with NaN where no sequence or window reaches; behind each one's last token huge numbers and NaN."""
         count, seen = self.one.count, np.full_like(cache, np.nan)
@@ -536,7 +543,7 @@ def _tile_draw(
     capacity = len(one.arrays[TABLE])
     one.alter = _only_keys(of) if scores else _only_values(of)
     whole = made.cache
-    cache = _in_bytes(made) if in_bytes else one.cache("cache", made.cache)
+    cache = made.held(in_bytes=in_bytes)
     if not scores:
         before, out = one.deal("scores", slots, width), one.deal(OUT, capacity // count, of.width, "cache")
         beside = None if sinks is None else one.row_input("sinks", sinks)
@@ -559,12 +566,6 @@ def _tile_draw(
 
 tile_scores_draw = partial(_tile_draw, True)
 tile_values_draw = partial(_tile_draw, False)
-
-
-def _in_bytes(made: Attention) -> TensorSpec:
-    """Keys and values in bytes, without queries."""
-    made.cache = made.cache[:, : made.heads.queries_at]
-    return made.one.in_bytes("cache", made.cache)
 
 
 def _only_keys(heads: Heads) -> Callable[[dict[str, Array], Case], None]:
@@ -614,7 +615,7 @@ def row_scores_draw(
     if in_bytes:
         own = only_queries(made.cache[:rows], of)
         queries, one.alter = one.whole("queries", own, one.layout(*own.shape)), _only_keys(of)
-        cache = _in_bytes(made)
+        cache = made.held(in_bytes=True)
     else:
         layout = BlockLayout.by_block(made.cache.shape, one.edge, aside=of.aside if every else 0, every=every or 1)
         cache = one.whole("cache", made.cache, layout)
@@ -639,7 +640,7 @@ def row_values_draw(
     one = made.one
     one.alter = _only_values(made.heads)
     scores, out = one.deal("scores", slots, heads * SLOT_TOKENS).tensors[0], one.out(one.layout(rows, made.heads.width))
-    cache = _in_bytes(made) if in_bytes else one.cache("cache", made.cache)
+    cache = made.held(in_bytes=in_bytes)
     beside = None if sinks is None else one.row_input("sinks", sinks)
     one.draw(cached_values("draw", scores, cache, out, made.heads, kernels=kernels, rows=made.table, sinks=beside))
     return made

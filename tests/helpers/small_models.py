@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
+from gguf_embedders import add_values, finish
 from safetensors.numpy import save
-from template_models import CHATML
-from tokenizers import decoders, models, pre_tokenizers
+from template_models import CHATML, byte_library
 
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
@@ -52,14 +51,7 @@ def split_gguf(data: bytes, count: int) -> list[bytes]:
             path = Path(folder) / f"{number}.gguf"
             writer = gguf.GGUFWriter(path, file.metadata["general.architecture"])
             values = {key: value for key, value in file.metadata.items() if key != "general.architecture"}
-            for key, value in (values if number == 0 else {}).items():
-                kinds = {
-                    bool: writer.add_bool,
-                    int: writer.add_uint32,
-                    float: writer.add_float32,
-                    str: writer.add_string,
-                }
-                kinds.get(type(value), writer.add_array)(key, value)
+            add_values(writer, values if number == 0 else {})
             writer.add_uint16("split.no", number)
             writer.add_uint16("split.count", count)
             writer.add_int32("split.tensors.count", len(names))
@@ -69,10 +61,7 @@ def split_gguf(data: bytes, count: int) -> list[bytes]:
                 weights, nbytes = gguf.GGML_QUANT_SIZES[kind]
                 shape = (*tensor.shape[:-1], tensor.shape[-1] // weights * nbytes)
                 writer.add_tensor(name, np.ascontiguousarray(tensor.data).reshape(shape), raw_dtype=kind)
-            writer.write_header_to_file()
-            writer.write_kv_data_to_file()
-            writer.write_tensors_to_file()
-            writer.close()
+            finish(writer)
             parts.append(path.read_bytes())
         return parts
 
@@ -88,13 +77,7 @@ def small_gab() -> bytes:
 
 def letters() -> str:
     """A ``tokenizer.json`` whose tokens are the bytes."""
-    library = tokenizers.Tokenizer(
-        models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
-    )
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    return str(library.to_str())
+    return str(byte_library().to_str())
 
 
 def hugging_face_files(shards: int = 1, **changes: Any) -> dict[str, bytes]:
