@@ -65,16 +65,17 @@ def check_choice(plan: str, weights: str, cache: str = DEFAULT_CACHE) -> None:
     Raises:
         InputError: naming the choice.
     """
-    if plan not in PLANS:
-        raise InputError(f"there is no plan {plan!r}; expected one of {', '.join(PLANS)}")
-    if weights not in WEIGHTS:
-        raise InputError(f"there is no weight format {weights!r}; expected one of {', '.join(WEIGHTS)}")
+    for what, given, known in (
+        ("plan", plan, PLANS),
+        ("weight format", weights, WEIGHTS),
+        ("cache format", cache, CACHES),
+    ):
+        if given not in known:
+            raise InputError(f"there is no {what} {given!r}; expected one of {', '.join(known)}")
     if plan == "reference" and weights not in ("f32", FROM_FILE, AUTO):
         raise InputError(
             f"the reference plan keeps its weights in f32, found {weights}; leave weights out or use the fast plan"
         )
-    if cache not in CACHES:
-        raise InputError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHES)}")
     if plan == "reference" and cache != DEFAULT_CACHE:
         raise InputError(f"the reference plan has no cache, found {cache}; leave cache out or use the fast plan")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,8 +204,6 @@ def gemv_draw(
     gated: bool = False,
     turn: Heads | None = None,
     residual: bool = False,
-    activation: str = "none",
-    cap: float = 0.0,
     adds: bool = False,
     slots: int = 0,
     shared: bool = False,
@@ -215,8 +214,9 @@ def gemv_draw(
     adapt: Callable[[BlockDraw, Matrix, int], Matrix] = lambda one, matrix, rows: matrix,
     adapters: int = 0,
     edge: int = 2048,
+    **finish: Any,
 ) -> BlockDraw:
-    """A product. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
+    """A product, with the activation and the cap of ``finish``. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
 
     With ``shared`` instances share it although there is a norm, into a slot that is cleared; with ``raw`` they share
     its bare sums. With ``finishes`` its input are bare sums that it finishes by this activation. ``adapt`` may change
@@ -253,8 +253,7 @@ def gemv_draw(
             norm_eps=1e-5 if norm else None,
             turning=turning_of(one, turn) if turn else None,
             residual=added,
-            activation=activation,
-            cap=cap,
+            **finish,
             kernels=kernels,
             adds=adds or shared or raw,
             parts=shared_parts(matrix, kernels.part_steps) if adds or shared or raw else 1,
@@ -412,14 +411,8 @@ def _attention(
     return one.draw(cached_values("draw", scores, cache, out, made, sinks=beside, **how))
 
 
-def scores_draw(kernels: KernelOptions, heads: int, head_dim: int, context: int, **options: Any) -> BlockDraw:
-    """The scores of one query against a cache of ``context`` positions."""
-    return _attention(True, kernels, heads, head_dim, context, **options)
-
-
-def values_draw(kernels: KernelOptions, heads: int, head_dim: int, context: int, **options: Any) -> BlockDraw:
-    """The weighted sums over a cache of ``context`` positions."""
-    return _attention(False, kernels, heads, head_dim, context, **options)
+scores_draw = partial(_attention, True)
+values_draw = partial(_attention, False)
 
 
 def at(position: int, **arrays: Array) -> Case:

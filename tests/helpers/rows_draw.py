@@ -116,15 +116,14 @@ def gemm_draw(
     gated: bool = False,
     turn: Heads | None = None,
     residual: bool = False,
-    activation: str = "none",
-    cap: float = 0.0,
     adds: bool = False,
     parts: bool = False,
     together: bool = False,
     adapt: Callable[[BlockDraw, Matrix, int], Matrix] = lambda one, matrix, rows: matrix,
     edge: int = 2048,
+    **finish: Any,
 ) -> BlockDraw:
-    """A product for at most so many rows, rounded up to whole slots, with the weights of ``gemv_draw``."""
+    """A product for at most so many rows, rounded up to whole slots, with weights and finish of ``gemv_draw``."""
     one, slots, capacity = _over(kernels, rows, edge)
     outputs = turn.cols if turn else outputs
     array = normal(1, capacity, inputs) + np.float32(0.25)
@@ -158,8 +157,7 @@ def gemm_draw(
             turning=turning_of(one, turn) if turn else None,
             rows=table,
             residual=one.interleaved("r", normal(6, capacity, outputs)) if residual else None,
-            activation=activation,
-            cap=cap,
+            **finish,
             kernels=kernels,
             parts=shared_parts(matrix, kernels.part_steps) if parts else 1,
             adds=adds,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout
 from glinfer.kernels.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.kernels.fused.delta import RING, DeltaHeads, input_ring
 from glinfer.lower.weights.recipe import Recipes
-from glinfer.quant.formats import CACHE_FORMATS, CacheChoice
+from glinfer.quant.formats import CacheChoice
 
 
 def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
@@ -50,13 +49,6 @@ def layer_cache_layout(
         shape = slots, recipes.config.hidden_size
         return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=formats.convolution)
     return attention_layout(recipes.heads(layer), slots, every, formats.attention, max_texture_size)
-
-
-def cache_format(cache: str) -> CacheChoice:
-    """The texture formats of a value of ``cache=``; PlanError if there is no such one."""
-    if cache not in CACHE_FORMATS:
-        raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
-    return CACHE_FORMATS[cache]
 
 
 def cache_slots(config: ModelConfig) -> int:

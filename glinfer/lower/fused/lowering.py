@@ -45,12 +45,13 @@ from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.fused.xielu import xielu_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.fused.caches import cache_format, layer_cache_layout
+from glinfer.lower.fused.caches import layer_cache_layout
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
 from glinfer.lower.weights.recipe import Recipe, head_floats
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.points import CENTRED, View
+from glinfer.quant.formats import CACHE_FORMATS
 
 PROJECTED = "per_layer.in"
 """The projections of embeddings for the third branches of all layers."""
@@ -104,7 +105,7 @@ class Lowering(ABC):
         """An empty plan."""
         self.options, self.max_texture_size = options, options.max_texture_size
         self.config, self.kernels = options.config, options.kernels
-        self.graph, self.cache_format = graph_of(options.config), cache_format(options.cache)
+        self.graph, self.cache_format = graph_of(options.config), CACHE_FORMATS[options.cache]
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
         self.cache_slots, self.every, self.kept = cache_slots, every, list[str]()

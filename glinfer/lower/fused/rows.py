@@ -253,9 +253,7 @@ class _RowsLowering(Lowering):
     @property
     def few_expert_rows(self) -> int:
         """The most rows that go one by one through their experts."""
-        experts, config = self.config.experts, self.config
-        assert experts is not None
-        return few_rows(self.plan.max_rows, experts.stacked, config.hidden_size, config.intermediate_size, self.kernels)
+        return _few_rows(self.options, self.plan.max_rows)
 
     def product(
         self,
@@ -280,11 +278,15 @@ class _RowsLowering(Lowering):
 
 def few_chunk_rows(options: PlanOptions) -> int:
     """The most tokens of a prompt that take less time in a plan of their own, where experts take rows one by one."""
-    config, kernels, experts = options.config, options.kernels, options.config.experts
+    most = [SPAN] if delta_layers(options.config) else []
+    return _few_rows(options, min(options.kernels.chunk, options.config.max_position_embeddings, *most))
+
+
+def _few_rows(options: PlanOptions, rows: int) -> int:
+    config, experts = options.config, options.config.experts
     if experts is None:
         return 0
-    rows = min(kernels.chunk, config.max_position_embeddings, *([SPAN] if delta_layers(config) else []))
-    return few_rows(rows, experts.stacked, config.hidden_size, config.intermediate_size, kernels)
+    return few_rows(rows, experts.stacked, config.hidden_size, config.intermediate_size, options.kernels)
 
 
 class ChunkLowering(_RowsLowering):
