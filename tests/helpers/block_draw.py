@@ -216,7 +216,9 @@ def gemv_draw(
     edge: int = 2048,
     **finish: Any,
 ) -> BlockDraw:
-    """A product, with the activation and the cap of ``finish``. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
+    """A product, with activation and cap as ``finish`` says.
+
+    With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
 
     With ``shared`` instances share it although there is a norm, into a slot that is cleared; with ``raw`` they share
     its bare sums. With ``finishes`` its input are bare sums that it finishes by this activation. ``adapt`` may change
@@ -295,31 +297,35 @@ def turn_draw(
     *,
     slots: int = 0,
     aside: bool = False,
-    whole: bool = False,
-    turns: bool = True,
-    turned_first: bool = False,
     edge: int = 2048,
+    **how: Any,
 ) -> BlockDraw:
-    """Keys and queries of one row normalised and turned, into a cache with ``slots``."""
+    """Keys and queries of one row normalised and turned, as ``how`` says, into a cache with ``slots``."""
     one = BlockDraw(kernels, {"position": (0, (slots or POSITIONS) - 1)}, edge)
     x = one.blocks("x", np.nan_to_num(in_heads(1, 1, heads, head_dim)))
     kept = BlockLayout.by_block((max(slots, 1), heads.cols), edge, aside=heads.aside * aside, every=max(slots, 1))
-    return one.draw(
-        turn_heads(
-            "draw",
-            RowInterleaved((x,)),
-            head_gains(one, heads, head_dim, whole=whole),
-            turning_of(one, heads, turns=turns),
-            RowInterleaved((one.out(kept if slots else one.layout(1, heads.cols)),)),
-            head_dim=head_dim,
-            eps=1e-5,
-            whole=whole,
-            turned_first=turned_first,
-            rows=None,
-            first="position" if slots else 0,
-            kernels=kernels,
-        )
-    )
+    out = one.out(kept if slots else one.layout(1, heads.cols))
+    where = {"rows": None, "first": "position" if slots else 0}
+    return turned(one, heads, head_dim, RowInterleaved((x,)), RowInterleaved((out,)), where, **how)
+
+
+def turned(
+    one: BlockDraw,
+    heads: Heads,
+    head_dim: int,
+    x: RowInterleaved,
+    out: RowInterleaved,
+    where: Mapping[str, Any],
+    *,
+    whole: bool = False,
+    turns: bool = True,
+    turned_first: bool = False,
+    **how: bool,
+) -> BlockDraw:
+    """The draw that normalises and turns heads."""
+    gains, turning = head_gains(one, heads, head_dim, whole=whole), turning_of(one, heads, turns=turns, **how)
+    norm: dict[str, Any] = {"head_dim": head_dim, "eps": 1e-5, "whole": whole, "turned_first": turned_first}
+    return one.draw(turn_heads("draw", x, gains, turning, out, kernels=one.kernels, **norm, **where))
 
 
 def only_queries(rows: Array, heads: Heads) -> Array:

@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from block_draw import (
     POSITIONS,
-    head_gains,
     heads_of,
     in_heads,
     kernels_of,
     matrix_of,
     only_queries,
     tables_of,
+    turned,
     turning_of,
     unseen,
 )
@@ -50,7 +50,6 @@ from glinfer.kernels.fused.rows import (
 from glinfer.kernels.fused.sample import pick_rows
 from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
-from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import TensorSpec
 from glinfer.lower.fused.rows import slots_for
@@ -173,39 +172,16 @@ def _at_random(one: BlockDraw, capacity: int) -> TensorSpec:
 
 
 def turn_draw(
-    kernels: KernelOptions,
-    heads: Heads,
-    head_dim: int,
-    rows: int,
-    edge: int = 2048,
-    *,
-    whole: bool = False,
-    turns: bool = True,
-    turned_first: bool = False,
-    **how: bool,
+    kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048, **how: bool
 ) -> BlockDraw:
     """Keys and queries of rows normalised and turned, each by its own position, or as ``how`` says."""
     one, slots, capacity = _over(kernels, rows, edge)
     x = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)))
-    table = _at_random(one, capacity) if turns else one.table(capacity)
+    table = _at_random(one, capacity) if how.get("turns", True) else one.table(capacity)
     if how.get("back"):
         one.arrays[TABLE][:, NOISE] = BACK * (one.arrays[TABLE][:, POSITION] // 2) + np.arange(capacity) % 4
-    return one.draw(
-        turn_heads(
-            "draw",
-            x,
-            head_gains(one, heads, head_dim, whole=whole),
-            turning_of(one, heads, turns=turns, **how),
-            one.deal(OUT, slots, heads.cols, "cache"),
-            head_dim=head_dim,
-            eps=EPS,
-            whole=whole,
-            turned_first=turned_first,
-            rows=table,
-            slots="row_slots",
-            kernels=kernels,
-        )
-    )
+    out, where = one.deal(OUT, slots, heads.cols, "cache"), {"rows": table, "slots": "row_slots"}
+    return turned(one, heads, head_dim, x, out, where, **how)
 
 
 def _without_norms(arrays: dict[str, Array], case: Case) -> None:

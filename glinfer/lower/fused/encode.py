@@ -31,9 +31,7 @@ def encode_plan(options: PlanOptions, *, rows: int) -> Plan:
     (:func:`glinfer.lower.feed.encode_feed`), and leaves the vector of text t in row t of ``text.embeddings``.
     Inputs: those of :func:`glinfer.lower.fused.rows.chunk_plan`, and ``texts``, their number.
 
-    Args:
-        options: the options of all fast plans.
-        rows: the most rows of one run, and so the most tokens of a text; rounded up to whole slots.
+    ``rows``, the most rows of one run, and so the most tokens of a text, are rounded up to whole slots.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.

@@ -65,15 +65,12 @@ class Lowering(ABC):
 
     Attributes:
         table: the table of rows; None for the one row of the token at the run value ``position``.
-        used: the slots of rows that a run computes.
-        counted: its rows.
+        used, counted: the slots of rows that a run computes, and the rows.
         cache_slots, every: slots of the caches, and of each sequence.
         hidden: the residual stream before and after a branch; the same tensors where blending adds to it in place.
         streams: the two tensors of the stream; the same where one is enough.
-        stores: whether a pass of its own puts keys and values into the cache.
-        normed_heads: whether normalising and turning heads is a pass of its own.
+        stores, normed_heads: whether a pass of its own puts keys and values into the cache, or normalises heads.
         picks: the choices of the run before, where rows may take their tokens from these.
-        projected: the projections of embeddings for the third branches of all layers, where there are any.
         kept: the caches that the last layer has written, where later tokens need nothing else of it.
         branch: the output of a branch that is normalised before it is added, where layers have that.
     """
@@ -111,12 +108,7 @@ class Lowering(ABC):
         self.cache_slots, self.every, self.kept = cache_slots, every, list[str]()
 
     def declare(self, *, in_place: bool, stores: bool) -> None:
-        """Declare what all layers share.
-
-        Args:
-            in_place: whether blending adds to the residual stream.
-            stores: whether a pass of its own puts keys and values into the cache.
-        """
+        """Declare what all layers share; with ``in_place`` blending adds to the residual stream."""
         width, layer = self.config.hidden_size, self.config.family.layer
         first = self.rows("hidden.a", width)
         self.streams = first, self.rows("hidden.b", width) if layer.scaled or not in_place else first

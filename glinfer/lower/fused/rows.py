@@ -114,10 +114,7 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     each run; its token may be the one that the run before chose. Inputs: ``rows``, always ``sequences``; ``longest``,
     the tokens of the longest sequence.
 
-    Args:
-        options: the options of all fast plans.
-        sequences: number of sequences.
-        capacity: the most tokens of a sequence, a multiple of 64.
+    ``capacity``, the most tokens of a sequence, is a multiple of 64.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
@@ -131,11 +128,6 @@ def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
     Table, inputs and errors are those of :func:`chunk_plan`. The choice of row r is in row r of ``row.picks``,
     drawn with the noise that the table gives the row (:func:`glinfer.kernels.fused.sample.pick_rows`); keys and values
     go to the cache, so that a sequence keeps the rows that it accepts and overwrites the others.
-
-    Args:
-        options: the options of all fast plans.
-        rows: the most rows of one run.
-        cache_slots: slots of the caches, a multiple of 64.
     """
     return _DraftedLowering(options, rows, cache_slots, cache_slots).build()
 

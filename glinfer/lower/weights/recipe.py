@@ -55,7 +55,7 @@ class Recipe:
 
     Attributes:
         kind: which product of a layer it is, such as ``attn.qkv``; tables group by it.
-        layer: the layer's number; None for a product outside of all layers.
+        layer: None for a product outside of all layers.
         sources: names of the matrices, stacked one below the other, without ``.weight``.
         rows: row of the stacked sources for each row of the product; :data:`PADDING` for zeros.
         inputs: column of the sources for each input, or :data:`PADDING`; None for all in order.
