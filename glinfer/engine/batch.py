@@ -45,12 +45,12 @@ from glinfer.kernels.fused.rows import (
 )
 from glinfer.kernels.fused.sample import best_candidates
 from glinfer.kernels.noise import noise_keys
-from glinfer.lower.fused.caches import cache_format, cache_slots, layer_cache_layouts
+from glinfer.lower.fused.caches import cache_slots, layer_cache_layouts
 from glinfer.lower.fused.rows import LOGITS, PICKS, ROWS, batch_plan, slots_for
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.recipe import Recipes
 from glinfer.program.session import Session
-from glinfer.quant.formats import DEFAULT_CACHE, FROM_FILE
+from glinfer.quant.formats import CACHE_FORMATS, DEFAULT_CACHE, FROM_FILE
 from glinfer.structured.constraint import DeadEnd
 from glinfer.text.images import unready, without_images
 
@@ -87,7 +87,7 @@ def _cache_layouts(
     return [
         (layout, len(alike))
         for alike in layers.values()
-        for layout in layer_cache_layouts(recipes, alike[0], slots, capacity, cache_format(cache), max_texture_size)
+        for layout in layer_cache_layouts(recipes, alike[0], slots, capacity, CACHE_FORMATS[cache], max_texture_size)
     ]
 
 

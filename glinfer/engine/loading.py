@@ -404,12 +404,10 @@ def prepare(
 
 def _plans(name: str, options: PlanOptions) -> tuple[Plan, ReferencePlans | None]:
     """The plan of a name; and the reference plans by length, for models without a published plan."""
-    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    config, formats = given.pop("config"), options.formats
-    if name == "fast" or is_published(config, formats) or options.adapters.names:
-        return plan_for(config, name, **given), None
-    edge, images = options.max_texture_size, options.images
-    plans = reference_plans(config, options.weights, formats, options.kernels, edge, images=images)
+    if name == "fast" or is_published(options.config, options.formats) or options.adapters.names:
+        given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+        return plan_for(name=name, **given), None
+    plans = reference_plans(options)
     return plans.of(plans.rows_for(1)), plans
 
 

@@ -77,7 +77,6 @@ from glinfer.formats.sampling import GGUF_OPTIONS, NAMES
 from glinfer.formats.tensors import stored_tensors
 from glinfer.gl.layouts.matrix import FORMATS
 from glinfer.graph.nodes import Attention, ModelTensor
-from glinfer.kernels.rotary import rope_frequencies
 from glinfer.limits import (
     MAX_GGUF_DIMENSIONS,
     MAX_GGUF_ELEMENTS,
@@ -91,7 +90,7 @@ from glinfer.limits import (
     MAX_VOCABULARY_CHARACTERS,
 )
 from glinfer.lower.plans import DEFAULT_PLAN, check_choice
-from glinfer.lower.ropes import rope_names
+from glinfer.lower.ropes import frequencies_of, rope_names
 from glinfer.lower.weights.fold import Weights
 from glinfer.lower.weights.recipe import PADDING, Recipe, head_floats, weight_name
 from glinfer.quant.formats import BLOCK_FORMATS, DEFAULT_CACHE
@@ -224,14 +223,9 @@ class Program:
         cache: str = DEFAULT_CACHE,
         vocabularies: Sequence[int] = (),
     ) -> None:
-        """Describe the file of a shape.
+        """Describe the file of a shape, with all its positions, and with further sizes of the ``vocabularies``.
 
-        Args:
-            name: how the page calls the shape.
-            shape: the shape, with all its positions.
-            context: tokens of the longest sequence; fewer if the model has fewer positions.
-            cache: a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
-            vocabularies: further sizes of the vocabulary.
+        The longest sequence has ``context`` tokens, or fewer if the model has fewer positions.
 
         Raises:
             FormatError, InputError: no GGUF file describes the shape.
@@ -346,17 +340,15 @@ class Program:
         if (form, tokens) not in self._plans:
             config = replace(self.config, vocab_size=tokens)
             embeddings = weight_name(self._family.names.embeddings)
-            problem = PlanError("")
             for size in _TEXTURE_SIZES:
-                limits = replace(LIMITS["usual"], max_texture_size=size)
+                limits, kernels = replace(LIMITS["usual"], max_texture_size=size), web_kernels(WEIGHTS)
                 try:
-                    formats, kernels = {embeddings: form}, web_kernels(WEIGHTS)
-                    made, export = laid_out(config, formats, DEFAULT_PLAN, WEIGHTS, self._cache, kernels, limits)
+                    given = config, {embeddings: form}, DEFAULT_PLAN, WEIGHTS, self._cache, kernels, limits
+                    made, export = laid_out(*given)
                     break
-                except PlanError as error:
-                    problem = error
-            else:
-                raise problem
+                except PlanError:
+                    if size == _TEXTURE_SIZES[-1]:
+                        raise
             about = {"name": self.name, "plan": DEFAULT_PLAN, "weights": WEIGHTS, "cache": self._cache}
             parameters = sum(math.prod(each.shape) for each in self._files.values())
             values, _ = plan_file(about, made, export, config, parameters)
@@ -407,9 +399,7 @@ class Program:
         for rope, name in made.ropes.items():
             if rope.scales_queries:
                 raise PlanError(f"{self.name}: web/drop does not scale queries; export the model itself")
-            frequencies, factor = rope_frequencies(
-                config.max_position_embeddings, rope.dim, rope.theta, dict(rope.scaling) or None
-            )
+            frequencies, factor = frequencies_of(rope, config.max_position_embeddings)
             angles = {"frequencies": frequencies.tolist(), "factor": factor, "base": free.get(rope)}
             yield {"kind": "angles", "name": name, **angles}
         for layer in range(config.num_hidden_layers):
@@ -431,25 +421,21 @@ class Program:
     def _product(self, recipe: Recipe, rows: _RowTables) -> dict[str, Any]:
         if recipe.kept or recipe.scale != 1 or recipe.packing != WEIGHTS:
             raise PlanError(f"{self.name}: web/drop does not pack {recipe.name} like that; export the model itself")
-        sources, biases, order, above = [], [], [], 0
+        order, above = [], 0
         rivals = [self._head] if recipe.name == HEAD and self.config.tie_word_embeddings else []
-        for name in recipe.sources:
-            file, tensor = self._file(weight_name(name))
-            bias = self._names.get(f"{name}.bias")
-            # Each row's number in the file, whose heads may have their elements in another order.
+        files = [self._file(weight_name(name)) for name in recipe.sources]
+        for _, tensor in files:  # each row's number in the file, whose heads may have their elements in another order
             order.append(above + rows_from_file(self.config, tensor, np.arange(tensor.shape[0])))
-            sources.append([*rivals, file])
-            biases.append(None if bias is None else bias[0])
             above += tensor.shape[0]
         found = np.where(recipe.rows == PADDING, PADDING, np.concatenate(order)[recipe.rows])
         return {
             "kind": "product",
             "name": recipe.name,
-            "sources": sources,
+            "sources": [[*rivals, file] for file, _ in files],
             "rows": rows.number(found, above),
             "inputs": None if recipe.inputs is None else rows.number(recipe.inputs, -1),
             "gain": self._file(weight_name(recipe.norm))[0] if recipe.norm else None,
-            "biases": biases,
+            "biases": [self._names.get(f"{name}.bias", (None,))[0] for name in recipe.sources],
         }
 
     def _file(self, name: str) -> tuple[str, ModelTensor]:

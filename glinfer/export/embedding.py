@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from os import PathLike
 from typing import Any
@@ -118,10 +118,13 @@ def characters_of(values: dict[str, Any]) -> dict[str, str] | None:
 
     Each is the inside of a character class for JavaScript; None for other tokenizers.
     """
+    return _bert_characters() if splits_as_bert(values) else None
+
+
+def splits_as_bert(values: Mapping[str, Any]) -> bool:
+    """Whether the normalizer and the pre-tokenizer of a ``tokenizer.json`` are BERT's."""
     kinds = [(values[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
-    if kinds != ["BertNormalizer", "BertPreTokenizer"]:
-        return None
-    return _bert_characters()
+    return kinds == ["BertNormalizer", "BertPreTokenizer"]
 
 
 @cache

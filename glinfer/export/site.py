@@ -201,11 +201,8 @@ def export_web(
         "plan": plan,
         "weights": weights,
         "cache": cache,
-        **({"long_after": made.long_after} if made.long_after else {}),
         **({"rewinds": made.rewinds} if made.rewinds else {}),
-        "tokenizer": texts.tokenizer is not None,
-        "licence": licence_of(path),
-        **texts.about,
+        **about_texts(path, texts),
     }
     values, order = plan_file(about, made, export, checkpoint.config, checkpoint.parameter_count)
     if embeds:
@@ -216,9 +213,8 @@ def export_web(
         for name in (TOKENIZER, *(f"shaders/{name}" for name in export.shaders)):
             if (new / name).is_file():
                 digest.update(hashlib.sha256((new / name).read_bytes()).digest())
-        files = write_weights(new, export, weights_for(checkpoint, plan, weights), order, digest)
         # Browsers cache these files by the fingerprint in the plan, which they always request.
-        values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
+        values["files"] = write_weights(new, export, weights_for(checkpoint, plan, weights), order, digest)
         if TOUR_PAGE in parts:
             write_json(new / TOUR, {"text": starting_text(texts), "plans": {plan: {"points": points_of(made, export)}}})
         values["offline"] = None if single else offline_version(new, values)
@@ -228,6 +224,11 @@ def export_web(
             _make_single(new, root / _FETCH)
         written = bytes_in(new)
     return ExportedSite(target, written, len(made.draws), values, tuple(notes))
+
+
+def about_texts(path: str | PathLike[str], texts: TextSupport) -> dict[str, Any]:
+    """What ``model`` of ``plan.json`` says of texts and of the licence."""
+    return {"tokenizer": texts.tokenizer is not None, "licence": licence_of(path), **texts.about}
 
 
 def plan_file(
@@ -240,6 +241,7 @@ def plan_file(
         "version": VERSION,
         "model": {
             **about,
+            **({"long_after": plan.long_after} if plan.long_after else {}),
             "parameters": parameters,
             "draws_per_token": len(plan.draws),
             "config": config.to_dict(),
@@ -264,15 +266,17 @@ def laid_out(
     cache: str,
     kernels: KernelOptions,
     limits: Limits,
+    *,
+    alone: bool = False,
 ) -> tuple[Plan, PlanExport]:
-    """A plan with its companions, laid out within limits."""
+    """A plan with its companions, or ``alone``, laid out within limits."""
     try:
         size = limits.max_texture_size
         made = plan_for(
             config, plan, weights=weights, cache=cache, formats=formats, kernels=kernels, max_texture_size=size
         )
         options = PlanOptions(config, weights, kernels, size, formats, cache)
-        companions = companions_of(options, made) if PICKS in made.table else []
+        companions = [] if alone or PICKS not in made.table else companions_of(options, made)
         return made, PlanExport(made, limits, companions)
     except PlanError as error:
         raise PlanError(

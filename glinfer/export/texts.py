@@ -18,7 +18,7 @@ from typing import Any
 from glinfer.engine.defaults import default_sampling
 from glinfer.errors import InputError
 from glinfer.export.card import examples_for
-from glinfer.export.embedding import PROBES, characters_of
+from glinfer.export.embedding import PROBES, characters_of, splits_as_bert
 from glinfer.export.libraries import JINJA, MARKDOWN, TOKENIZERS
 from glinfer.formats import BpeModel, Checkpoint
 from glinfer.formats.gguf.vocabulary import steps_of
@@ -150,8 +150,7 @@ def library_entry(tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _check_steps(values: Mapping[str, Any]) -> None:
     """Refuse steps that web/text/steps.js does not implement."""
-    kinds = [(values[name] or {}).get("type") for name in ("normalizer", "pre_tokenizer")]
-    if kinds == ["BertNormalizer", "BertPreTokenizer"]:
+    if splits_as_bert(values):
         return
     for name, several, known in (
         ("normalizer", "normalizers", NORMALIZERS),

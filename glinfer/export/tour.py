@@ -26,7 +26,6 @@ from glinfer.engine.engine import EMBEDS
 from glinfer.engine.ids import check_ids
 from glinfer.engine.loading import for_use, read_model
 from glinfer.errors import InputError
-from glinfer.export.card import licence_of
 from glinfer.export.libraries import TOKENIZERS, library_files
 from glinfer.export.page import PAGE, single_file
 from glinfer.export.plan import PlanExport, layout_entry
@@ -36,8 +35,10 @@ from glinfer.export.site import (
     TOUR,
     TOUR_PAGE,
     ExportedSite,
+    about_texts,
     check_target,
     copy_file,
+    laid_out,
     plan_file,
     points_of,
     replacing,
@@ -53,11 +54,12 @@ from glinfer.formats import Checkpoint
 from glinfer.hub import title_of
 from glinfer.kernels.spec import Array
 from glinfer.limits import MAX_SINGLE_FILE_BYTES
-from glinfer.lower.plans import DEFAULT_WEIGHTS, PLANS, plan_for, weights_for, weights_named
+from glinfer.lower.plans import DEFAULT_WEIGHTS, PLANS, weights_for, weights_named
 from glinfer.lower.weights.fold import FoldedWeights
 from glinfer.lower.weights.recipe import weight_name
 from glinfer.program.plan import Plan
 from glinfer.program.points import CENTRED
+from glinfer.quant.formats import DEFAULT_CACHE
 
 STORE = "weights.bin"
 _PAGE = "tour/index.html"
@@ -109,12 +111,7 @@ def export_tour(
     texts, notes = continued_texts(path, tokenizer, checkpoint)
     if text:
         check_ids(_ids_of(text, texts), checkpoint.config)
-    about = {
-        "name": title_of(path),
-        "tokenizer": texts.tokenizer is not None,
-        "licence": licence_of(path),
-        **texts.about,
-    }
+    about = {"name": title_of(path), **about_texts(path, texts)}
     with replacing(page, page=True) as new:
         store = _Store(new / STORE, checkpoint)
         plans = {name: _write_plan(new, name, checkpoint, weights, limits, about, store) for name in reversed(PLANS)}
@@ -195,19 +192,18 @@ def _write_plan(
     store: _Store,
 ) -> tuple[Plan, PlanExport, dict[str, Any]]:
     """Write ``<name>.json``; returns the plan, its export, and its entry in ``tour.json``."""
-    config, formats, size = checkpoint.config, checkpoint.formats(), LIMITS[limits].max_texture_size
+    config, formats = checkpoint.config, checkpoint.formats()
     chosen = weights_named(weights if name == "fast" else DEFAULT_WEIGHTS, formats, name)
-    plan = plan_for(config, name, weights=chosen, formats=formats, kernels=web_kernels(chosen), max_texture_size=size)
-    export = PlanExport(plan, LIMITS[limits])
-    further = {"plan": name, "weights": chosen, **({"long_after": plan.long_after} if plan.long_after else {})}
-    values, order = plan_file({**about, **further}, plan, export, config, checkpoint.parameter_count)
-    arrays, digest = weights_for(checkpoint, name, chosen), hashlib.sha256()
-    files = write_weights(folder, export, arrays, order, digest)
-    values["files"] = {"weights": files, "fingerprint": digest.hexdigest()}
+    given = config, formats, name, chosen, DEFAULT_CACHE, web_kernels(chosen), LIMITS[limits]
+    plan, export = laid_out(*given, alone=True)
+    about = {**about, "plan": name, "weights": chosen}
+    values, order = plan_file(about, plan, export, config, checkpoint.parameter_count)
+    arrays = weights_for(checkpoint, name, chosen)
+    values["files"] = write_weights(folder, export, arrays, order, hashlib.sha256())
     values["offline"] = None
     write_json(folder / f"{name}.json", values)
     segments: dict[str, list[Any]] = {}
-    for file in files:
+    for file in values["files"]["weights"]:
         segments[file["name"]] = store.segments(folder / file["name"], export, arrays)
         (folder / file["name"]).unlink()
     return plan, export, {"segments": segments, "points": points_of(plan, export)}

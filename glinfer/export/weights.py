@@ -6,13 +6,14 @@ splits files between tensors, to respect size limits of hosts and browsers.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -29,13 +30,6 @@ LINE_CHECKSUMS = "line_checksums"
 _NAMES = {"float32": "F32", "float16": "F16", "int32": "I32", "uint32": "U32"}
 _SHARD = re.compile(r"weights-\d{5}-of-\d{5}\.safetensors")
 _HEADER = struct.Struct("<Q")
-
-
-class Digest(Protocol):
-    """A hash of hashlib."""
-
-    def update(self, data: bytes, /) -> None:
-        """Add bytes."""
 
 
 def is_weights_file(name: str) -> bool:
@@ -64,23 +58,24 @@ def weight_files(export: PlanExport) -> dict[str, list[TensorSpec]]:
 
 
 def write_weights(
-    folder: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array | None, digest: Digest
-) -> list[dict[str, Any]]:
+    folder: Path, export: PlanExport, arrays: Mapping[str, Array], order: Array | None, digest: hashlib._Hash
+) -> dict[str, Any]:
     """Write packed texels, one array at a time; the safetensors library would sort, and need all in memory.
 
     ``order``, the index of each token's logit among the numbers read back, is stored in the last file. ``digest`` is
     updated with the headers and the checksums.
 
     Returns:
-        For ``plan.json``, the ``name`` of each file, its size in ``bytes``, and the ``crc32`` of its header and
-        checksums, by which the page recognises the files of the plan.
+        ``files`` of ``plan.json``: the ``fingerprint``, and of each of the ``weights`` its ``name``, its size in
+        ``bytes``, and the ``crc32`` of its header and checksums, by which the page recognises the files of the plan.
     """
     files = weight_files(export)
     last = next(reversed(files))
-    return [
+    weights = [
         _write_file(folder / name, export, tensors, arrays, order if name == last else None, digest)
         for name, tensors in files.items()
     ]
+    return {"weights": weights, "fingerprint": digest.hexdigest()}
 
 
 def _write_file(
@@ -89,7 +84,7 @@ def _write_file(
     tensors: Sequence[TensorSpec],
     arrays: Mapping[str, Array],
     order: Array | None,
-    digest: Digest,
+    digest: hashlib._Hash,
 ) -> dict[str, Any]:
     header: dict[str, Any] = {"__metadata__": {"format": FORMAT}}
     end = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
+from itertools import chain
 
 from glinfer.config import ModelConfig
 from glinfer.families.layer import XIELU, DeltaRule, LayerConfig
@@ -135,15 +136,9 @@ class Graph:
     def tensors(self) -> Iterator[ModelTensor]:
         """Every tensor of a model in order of computation; a head tied to the embeddings is left out."""
         first = self.embeddings, self.positions, self.token_types, self.patches, self.embedding_norm
-        for node in (*first, self.per_layer_in, self.per_layer_norm):
+        last = self.final_norm, *self.dense_norms.values(), *self.dense
+        for node in chain(first, (self.per_layer_in, self.per_layer_norm), self.layers, last):
             yield from () if node is None else node.tensors()
-        for layer in self.layers:
-            yield from layer.tensors()
-        yield from () if self.final_norm is None else self.final_norm.tensors()
-        for norm in self.dense_norms.values():
-            yield from norm.tensors()
-        for node in self.dense:
-            yield from node.tensors()
         if not self.config.tie_word_embeddings:
             yield self.head.weight
         if "head" in self.family.biases:

@@ -64,12 +64,9 @@ class Node:
 
 @dataclass(frozen=True)
 class Linear(Node):
-    """``x · weightᵀ + bias``, or rows of a table.
+    """``x · weightᵀ + bias`` of a weight [outputs, inputs], rows of a table, or taps [elements, 1, positions].
 
-    Attributes:
-        name: the name of its tensors in a checkpoint, without ``.weight``.
-        weight: [outputs, inputs], or the taps of a convolution [elements, 1, positions].
-        bias: [outputs], where there is one.
+    ``name`` is that of its tensors in a checkpoint, without ``.weight``.
     """
 
     name: str
@@ -153,7 +150,6 @@ class DeltaMixing(Node):
         shift, rate: [heads], of the decays.
         skip: [heads], the factors by which a scan adds its values to its results.
         norm: the gains of a head's results, or of all results of a scan, where it has a norm.
-        rule: the heads.
     """
 
     qkv: Linear
@@ -231,10 +227,7 @@ class ExpertMlps(Node):
     Attributes:
         router: the product whose outputs choose the experts.
         choice_bias: [experts], numbers that are added for the choice, where there are any.
-        experts: the MLPs.
         shared_router: the product that weights the shared one; None where it has no weight, and perhaps another width.
-        shared: the MLP of all tokens.
-        choice: how experts are chosen and weighted.
         norms: the norms of router and MLPs, where they have their own.
         sum_bias: [D], which is added to their sum, where there is one.
     """
@@ -281,15 +274,9 @@ class PerLayer(Node):
 
 @dataclass(frozen=True)
 class Branch(Node):
-    """A part of a layer that adds to the residual stream: ``x + scale · post_norm(body(norm(x)))``.
+    """A part of a layer that adds to the residual stream: ``sum_norm(x + scale · post_norm(body(norm(x))))``.
 
-    Attributes:
-        name: ``attn``, ``conv``, ``delta``, ``mlp`` or ``per_layer``.
-        norm: the norm before the body, where there is one.
-        body: what it computes.
-        post_norm: the norm after the body, where there is one.
-        sum_norm: the norm of the stream after the sum, where there is one.
-        scale: a factor.
+    It is called ``attn``, ``conv``, ``delta``, ``ssm``, ``mlp`` or ``per_layer``.
     """
 
     name: str
@@ -302,11 +289,9 @@ class Branch(Node):
 
 @dataclass(frozen=True)
 class Layer(Node):
-    """A layer: the branch that mixes tokens, then those that take each by itself.
+    """A layer: the branch that mixes tokens, then those that take each by itself; one of the two may have no body.
 
     Attributes:
-        number: its number.
-        mixing, mlp: the branch that mixes tokens, and the next one; one may have no body.
         beside: a scan that reads the same stream as the attention, where there is one.
         per_layer: the branch of the layer's own embedding, where there is one.
         scale: [1], the factor of the stream after all branches, where there is one.
@@ -324,15 +309,17 @@ class Layer(Node):
     @property
     def mixings(self) -> tuple[Branch, ...]:
         """The branches that mix tokens; the layer may have none."""
-        given = filter(None, (self.mixing, self.beside))
-        return tuple(each for each in given if not isinstance(each.body, Nothing))
+        return _present(self.mixing, self.beside)
 
     @property
     def branches(self) -> tuple[Branch, ...]:
         """The branches that the layer has."""
-        given = filter(None, (self.mixing, self.beside, self.mlp, self.per_layer))
-        return tuple(each for each in given if not isinstance(each.body, Nothing))
+        return _present(self.mixing, self.beside, self.mlp, self.per_layer)
 
     def tensors(self) -> Iterator[ModelTensor]:
         """Every weight once, in order of computation."""
         return iter(dict.fromkeys(super().tensors()))
+
+
+def _present(*branches: Branch | None) -> tuple[Branch, ...]:
+    return tuple(each for each in branches if each is not None and not isinstance(each.body, Nothing))

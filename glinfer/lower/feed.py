@@ -39,8 +39,7 @@ def chunk_feed(
     Padding rows continue the positions; their results and cache slots are ignored.
 
     Args:
-        table: the table of rows to fill in.
-        ids: the tokens, at most as many as the plan has rows.
+        table, ids: the table of rows to fill in, and at most as many tokens.
         position: position of the first token in its sequence.
         targets: rows of a slot, one in each render target.
         base: the cache slot at which the sequence begins.
@@ -79,9 +78,6 @@ def encode_feed(
         targets: rows of a slot, one in each render target.
         positions: learned positions of the model; 0 where they are rotary.
         pooling: the model's, which says which tokens count.
-
-    Returns:
-        The inputs of the run.
     """
     first, longest = 0, 0
     texts[:] = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, PlanError
@@ -16,7 +17,7 @@ from glinfer.lower.fused.token import fast_plan
 from glinfer.lower.options import ImageInputs, PlanOptions
 from glinfer.lower.plain.decoder import reference_decoder_plan
 from glinfer.lower.plain.gab import MAX_DRAWS, reference_plan
-from glinfer.lower.plain.weights import DecoderWeights, ReferenceOptions, stored_formats
+from glinfer.lower.plain.weights import DecoderWeights, stored_formats
 from glinfer.lower.weights.fold import FoldedWeights
 from glinfer.lower.weights.low_rank import NO_ADAPTERS, AdapterRanks
 from glinfer.lower.weights.recipe import Formats
@@ -64,16 +65,17 @@ def check_choice(plan: str, weights: str, cache: str = DEFAULT_CACHE) -> None:
     Raises:
         InputError: naming the choice.
     """
-    if plan not in PLANS:
-        raise InputError(f"there is no plan {plan!r}; expected one of {', '.join(PLANS)}")
-    if weights not in WEIGHTS:
-        raise InputError(f"there is no weight format {weights!r}; expected one of {', '.join(WEIGHTS)}")
+    for what, given, known in (
+        ("plan", plan, PLANS),
+        ("weight format", weights, WEIGHTS),
+        ("cache format", cache, CACHES),
+    ):
+        if given not in known:
+            raise InputError(f"there is no {what} {given!r}; expected one of {', '.join(known)}")
     if plan == "reference" and weights not in ("f32", FROM_FILE, AUTO):
         raise InputError(
             f"the reference plan keeps its weights in f32, found {weights}; leave weights out or use the fast plan"
         )
-    if cache not in CACHES:
-        raise InputError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHES)}")
     if plan == "reference" and cache != DEFAULT_CACHE:
         raise InputError(f"the reference plan has no cache, found {cache}; leave cache out or use the fast plan")
 
@@ -94,40 +96,35 @@ def weights_named(weights: str, formats: Formats | None = None, plan: str = DEFA
     return "f32" if weights == FROM_FILE and stored <= {"F32"} else weights
 
 
-class ReferencePlans(ReferenceOptions):
-    """The reference plans of a model on one kind of renderer, by the length of their sequences."""
+@dataclass(frozen=True)
+class ReferencePlans:
+    """The reference plans of a model without a published one, by the length of their sequences."""
+
+    options: PlanOptions
 
     def of(self, rows: int) -> Plan:
         """The plan for sequences of up to ``rows`` tokens, see :mod:`glinfer.lower.plain.decoder`."""
-        return reference_decoder_plan(self, rows=rows)
+        return reference_decoder_plan(self.options, rows=rows)
 
     def rows_for(self, tokens: int) -> int:
         """The length of the plan for a sequence of ``tokens`` tokens: 64, 256, 1,024 …, or the context."""
         rows = _SHORTEST
         while rows < tokens:
             rows *= 4
-        return min(rows, self.config.max_position_embeddings)
+        return min(rows, self.options.config.max_position_embeddings)
 
 
-def reference_plans(
-    config: ModelConfig,
-    weights: str,
-    formats: Formats | None,
-    kernels: KernelOptions,
-    max_texture_size: int,
-    *,
-    images: ImageInputs | None = None,
-) -> ReferencePlans:
-    """The reference plans of a model without a published one, whose file has its tensors in ``formats``.
+def reference_plans(options: PlanOptions) -> ReferencePlans:
+    """The reference plans of a model without a published one.
 
     Raises:
-        PlanError: there is no such weight format, or there are absurdly many layers.
+        InputError: the model embeds texts.
+        PlanError: there are absurdly many layers.
     """
-    if config.embeds:
+    if options.config.embeds:
         raise InputError("a model that embeds texts has no reference plan; leave plan out, and verify its draws")
-    check_layers(config, 2 * tensors_per_layer(config))
-    stored = stored_formats(config, weights, formats)
-    return ReferencePlans(config, stored, kernels, max_texture_size, images)
+    check_layers(options.config, 2 * tensors_per_layer(options.config))
+    return ReferencePlans(options)
 
 
 def check_layers(config: ModelConfig, draws: int) -> None:
@@ -156,16 +153,12 @@ def plan_for(
     """The plan called ``name`` for a model of this shape.
 
     Args:
-        config: the model's shape.
+        config, formats, max_texture_size, adapters, images: as in :class:`glinfer.lower.options.PlanOptions`.
         name: one of :data:`PLANS`.
         weights: one of :data:`WEIGHTS`.
-        cache: how the fast plan keeps keys and values, one of :data:`CACHES`.
-        formats: the format of each tensor of the file; float32 where it is left out.
+        cache: one of :data:`CACHES`.
         kernels: how passes are shaped, which changes no count of draws of fast plans; the plainest by default.
-        max_texture_size: limit of the renderer, in texels a side.
         tokens: the sequence that shall run; reference plans of decoders have a length. Left out, a whole context.
-        adapters: the LoRA adapters beside the fast plan's weights.
-        images: how prompts take rows of images.
 
     Raises:
         InputError: there is no such plan or format, or they do not go together.
@@ -179,9 +172,9 @@ def plan_for(
             "adapters run beside the fast plan of a model that continues texts; merge them into the weights instead: "
             "glinfer convert MODEL OUT --lora ADAPTER"
         )
+    options = PlanOptions(config, weights, kernels, max_texture_size, formats, cache, adapters, images)
     if name == "fast":
         check_layers(config, 6)  # a layer takes at least six
-        options = PlanOptions(config, weights, kernels, max_texture_size, formats, cache, adapters, images)
         if config.patch_floats:
             return image_plan(options)
         if config.embeds:
@@ -189,7 +182,7 @@ def plan_for(
         return fast_plan(options)
     if is_published(config, formats):
         return reference_plan(config)
-    plans = reference_plans(config, weights, formats, kernels, max_texture_size, images=images)
+    plans = reference_plans(options)
     return plans.of(config.max_position_embeddings if tokens is None else plans.rows_for(tokens))
 
 

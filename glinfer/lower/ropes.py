@@ -45,14 +45,22 @@ def angle_values(config: ModelConfig, *, whole: bool = False, back: bool = False
 
 
 def padded_angles(angles: Array, floats: int = 0, factor: float = 1.0) -> Array:
-    """Cosine and sine of each angle of pairs [rows, pairs], times a factor: float32 [rows, ``floats`` or 2 · pairs].
+    """Cosine and sine of each angle of pairs [rows, pairs], times a factor, as :func:`padded` gives them."""
+    return padded(np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(angles), -1) * factor, floats)
 
-    The rest of ``floats`` is turned by nothing.
-    """
-    turns = np.zeros((len(angles), max(floats, 2 * angles.shape[1])), np.float32)
-    turns[:, 0::2] = 1.0
-    turns[:, : 2 * angles.shape[1]] = np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(angles), -1) * factor
-    return turns
+
+def padded(turns: Array, floats: int = 0) -> Array:
+    """Cosines and sines [rows, n] as float32 [rows, ``floats`` or n], of which the rest is turned by nothing."""
+    rows, cols = turns.shape
+    found = np.zeros((rows, max(floats, cols)), np.float32)
+    found[:, 0::2] = 1.0
+    found[:, :cols] = turns
+    return found
+
+
+def frequencies_of(rope: Rope, length: int) -> tuple[Array, float]:
+    """See :func:`glinfer.kernels.rotary.rope_frequencies`, of a kind of angles in texts of ``length`` tokens."""
+    return rope_frequencies(length, rope.dim, rope.theta, dict(rope.scaling) or None)
 
 
 def image_angles(config: ModelConfig, sections: Sequence[int], places: Array, floats: int = 0) -> Array:
@@ -61,8 +69,7 @@ def image_angles(config: ModelConfig, sections: Sequence[int], places: Array, fl
     Pairs turn by time, row and column in turn; row and column have ``sections[1]`` and ``sections[2]`` pairs.
     """
     (rope,) = rope_names(config)
-    scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in rope.scaling}
-    frequencies, factor = rope_frequencies(config.max_position_embeddings, rope.dim, rope.theta, scaling or None)
+    frequencies, factor = frequencies_of(rope, config.max_position_embeddings)
     axes = np.zeros(len(frequencies), np.intp)
     for axis in (1, 2):
         axes[axis : 3 * sections[axis] : 3] = axis
@@ -95,9 +102,8 @@ def rope_of(config: ModelConfig, rope: Rope, *, queries: bool = False) -> Array:
         raise InputError(
             f"{rope.dim} of {config.head_dim} elements of a head rotate; expected all, as queries are scaled"
         )
-    scaling = {key: list(value) if isinstance(value, tuple) else value for key, value in rope.scaling}
     positions, limit = config.max_position_embeddings, config.long_after
-    lengths = (limit, positions) if limit else (positions,)
-    found = [rope_frequencies(length, rope.dim, rope.theta, scaling or None) for length in lengths]
-    scales: Array | float = query_scales(positions, scaling)[:, None] if queries and rope.scales_queries else 1.0
+    found = [frequencies_of(rope, length) for length in ((limit, positions) if limit else (positions,))]
+    scaled = queries and rope.scales_queries
+    scales: Array | float = query_scales(positions, dict(rope.scaling))[:, None] if scaled else 1.0
     return np.concatenate([cosines_and_sines(positions, angles, factor * scales) for angles, factor in found])

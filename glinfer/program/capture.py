@@ -6,28 +6,22 @@ A :class:`glinfer.program.points.CapturePoint` finds each one; its array has the
 name                       array                    contents
 ========================== ======================== ==================================================================
 ``embed``                  [S, D]                   embeddings of the tokens, with positions where they are learned
-``blocks.N.attn.norm``     [S, D]                   the stream, normalised for the attention
+``blocks.N.BRANCH.norm``   [S, D]                   the stream, normalised for a branch: attn, conv, delta, ssm, mlp
+``blocks.N.BRANCH.out``    [S, D]                   what such a branch adds to the stream, where a layer has it
 ``blocks.N.attn.q``        [heads, S, head_dim]     queries as the keys meet them, before they are scaled
 ``blocks.N.attn.k``, ``v`` [key heads, S, head_dim] keys and values as the queries meet them
 ``blocks.N.attn.scores``   [heads, S, S]            scaled scores of queries (rows) and keys; -1e30 where none is seen
 ``blocks.N.attn.probs``    [heads, S, S]            their softmax, which leaves a sink its part where heads have one
 ``blocks.N.attn.mixed``    [heads, S, head_dim]     values, weighted with the probabilities
 ``blocks.N.attn.joined``   [S, heads · head_dim]    ``mixed`` with the heads side by side, times gates if there are any
-``blocks.N.attn.out``      [S, D]                   what the attention adds to the stream
-``blocks.N.conv.norm``     [S, D]                   the stream, normalised for a convolution, where a layer has one
 ``blocks.N.conv.gated``    [S, D]                   B · x, which the convolution sees of this token and those before
 ``blocks.N.conv.mixed``    [S, D]                   C times what the convolution makes of it
-``blocks.N.conv.out``      [S, D]                   what the convolution adds to the stream
-``blocks.N.delta.norm``    [S, D]                   the stream, normalised for a delta rule, where a layer has one
-``blocks.N.delta.mixed``   [S, values]              its results, normalised and gated, with the heads side by side
-``blocks.N.delta.out``     [S, D]                   what the delta rule adds to the stream
+``blocks.N.delta.mixed``   [S, values]              results of a delta rule, normalised and gated; heads side by side
 ``blocks.N.ssm.…``         as of ``delta``          the same of a scan (Mamba-2), where a layer has one
 ``blocks.N.resid_mid``     [S, D]                   the stream after the branch that mixes tokens
-``blocks.N.mlp.norm``      [S, D]                   the stream, normalised for the MLP
 ``blocks.N.mlp.gate``      [S, inner]               the gate before its activation; ``mlp.up`` is what it multiplies
 ``blocks.N.mlp.hidden``    [S, inner]               the input of the MLP's last product
 ``blocks.N.mlp.router``    [S, experts]             logits of the experts, in a block without ``gate`` and ``hidden``
-``blocks.N.mlp.out``       [S, D]                   what the MLP adds to the stream
 ``blocks.N.resid_mlp``     [S, D]                   the stream after the MLP, in a block with a third branch
 ``blocks.N.per_layer.out`` [S, D]                   what that branch adds; its last product reads ``hidden``
 ``blocks.N.resid_post``    [S, D]                   the stream after the block
@@ -111,21 +105,16 @@ _NEAREST = {
     "attn.joined": ("attn.mixed",),
     "attn.out": (f"resid_mid{CENTRED}", "resid_mid"),
     "conv.norm": ("conv.gated",),
-    "conv.out": ("resid_mid",),
     "delta.norm": ("delta.mixed",),
-    "delta.out": ("resid_mid",),
     "ssm.norm": ("ssm.mixed",),
-    "ssm.out": ("resid_mid",),
+    **dict.fromkeys(("conv.out", "delta.out", "ssm.out"), ("resid_mid",)),
     "resid_mid": (f"resid_mid{CENTRED}",),
     "mlp.norm": ("mlp.hidden", "mlp.router"),
-    "mlp.gate": ("mlp.hidden",),
-    "mlp.up": ("mlp.hidden",),
+    **dict.fromkeys(("mlp.gate", "mlp.up"), ("mlp.hidden",)),
     "per_layer.out": ("resid_post",),
     "mlp.out": (f"resid_post{CENTRED}", "resid_post"),
     "resid_post": (f"resid_post{CENTRED}",),
-    f"resid_mid{CENTRED}": ("resid_mid",),
-    f"resid_post{CENTRED}": ("resid_post",),
-    f"embed{CENTRED}": ("embed",),
+    **{f"{each}{CENTRED}": (each,) for each in ("embed", "resid_mid", "resid_post")},
     "final_norm": (f"resid_post{CENTRED}", "logits"),
     "probs": ("logits",),
 }

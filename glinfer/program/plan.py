@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -168,10 +169,9 @@ class Plan:
         table = self.table
         if len(table) != len(self.tensors):
             raise PlanError(f"plan {self.name}: two tensors have the same name")
-        names_of_draws = [draw.name for draw in self.draws]
-        if len(set(names_of_draws)) != len(names_of_draws):
-            twice = next(name for place, name in enumerate(names_of_draws) if name in names_of_draws[:place])
-            raise PlanError(f"plan {self.name}: two draws have the same name: {twice}")
+        name, times = Counter(draw.name for draw in self.draws).most_common(1)[0] if self.draws else ("", 1)
+        if times > 1:
+            raise PlanError(f"plan {self.name}: two draws have the same name: {name}")
         for tensor in self.tensors:
             _check_view(tensor, table)
         known = {tensor.name for tensor in self.tensors if tensor.kind != "activation" and not tensor.view_of}
@@ -199,11 +199,12 @@ class Plan:
                 raise PlanError(f"plan {self.name}: no draw writes its result {name}")
         # The next run may read a cache before it writes it.
         results = {*map(self.root, self.results), *(name for name in read if table[name].kind == "cache")}
-        for name in (name for name in unread if name not in results):
-            raise PlanError(
-                f"draw {next(iter(unread[name].values()))} writes {name}, which no later draw reads; "
-                f"plan {self.name} has the results {', '.join(self.results) or 'none'}"
-            )
+        for name, writers in unread.items():
+            if name not in results:
+                raise PlanError(
+                    f"draw {next(iter(writers.values()))} writes {name}, which no later draw reads; "
+                    f"plan {self.name} has the results {', '.join(self.results) or 'none'}"
+                )
         return True
 
     def check_limits(self, limits: PlanLimits | Limits) -> None:
@@ -214,22 +215,14 @@ class Plan:
             except PlanError as error:
                 raise PlanError(f"tensor {tensor.name}: {error}") from None
         for draw in self.draws:
-            if len(draw.outputs) > limits.max_draw_buffers:
-                raise PlanError(
-                    f"draw {draw.name} writes {len(draw.outputs)} targets; this renderer allows "
-                    f"{limits.max_draw_buffers}"
-                )
-            if len(draw.inputs) > limits.max_texture_units:
-                raise PlanError(
-                    f"draw {draw.name} samples {len(draw.inputs)} textures; this renderer allows "
-                    f"{limits.max_texture_units}"
-                )
-            edge = BLOCK_EDGE * max(1, draw.largest_cell)
-            if draw.cover == "points" and limits.max_point_size < edge:
-                raise PlanError(
-                    f"draw {draw.name} draws points of {edge}×{edge} pixels; this renderer allows "
-                    f"{limits.max_point_size:g}"
-                )
+            edge = BLOCK_EDGE * max(1, draw.largest_cell) if draw.cover == "points" else 0
+            for does, count, most in (
+                ("writes {} targets", len(draw.outputs), limits.max_draw_buffers),
+                ("samples {} textures", len(draw.inputs), limits.max_texture_units),
+                ("draws points of {0}×{0} pixels", edge, limits.max_point_size),
+            ):
+                if count > most:
+                    raise PlanError(f"draw {draw.name} {does.format(count)}; this renderer allows {most:g}")
 
 
 def _op(draw: DrawSpec) -> Op:
@@ -362,7 +355,8 @@ class PlanBuilder:
         """Declare a weight; a vector [n] becomes the matrix [1, n]. PlanError for more than two edges."""
         if len(shape) not in (1, 2):
             raise PlanError(f"weight {name} has shape {list(shape)}; expected a vector or a matrix")
-        return self._declare(TensorSpec(name, (shape[-2] if len(shape) == 2 else 1, shape[-1]), "weight"))
+        rows, cols = (1, *shape)[-2:]
+        return self._declare(TensorSpec(name, (rows, cols), "weight"))
 
     def input(self, name: str, rows: int, cols: int, format_name: str) -> TensorSpec:
         """Declare a tensor that is written before each run."""
@@ -490,12 +484,9 @@ class DrawTable:
 def draw_table(plan: Plan, tokens: SupportsIndex) -> DrawTable:
     """Count the passes of a plan by kind; sizes are (rows, cols) of the last output for ``tokens`` tokens."""
     values = plan.values_for(tokens)
-    groups: dict[str, list[DrawSpec]] = {}
-    for draw in plan.draws:
-        groups.setdefault(draw.kind, []).append(draw)
     rows = []
-    for kind, draws in groups.items():
-        height, width = draws[-1].extent(values)
+    for kind in dict.fromkeys(draw.kind for draw in plan.draws):
+        draws = [draw for draw in plan.draws if draw.kind == kind]
         shaders = ", ".join(dict.fromkeys(draw.op for draw in draws))
-        rows.append(DrawRow(kind, shaders, len(draws), height, width, len(draws) / len(plan.draws)))
+        rows.append(DrawRow(kind, shaders, len(draws), *draws[-1].extent(values), len(draws) / len(plan.draws)))
     return DrawTable(plan.name, operator.index(tokens), tuple(rows), len(plan.draws))

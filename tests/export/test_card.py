@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import gguf
+from gguf_embedders import add_values, finish
 
 from glinfer.export.card import licence_of
 
@@ -42,10 +43,6 @@ def test_the_metadata_of_a_gguf_file(tmp_path: Path) -> None:
         ({"general.license": 7}, ""),
     ):
         writer = gguf.GGUFWriter(path, "llama")
-        for key, value in keys.items():
-            (writer.add_string if isinstance(value, str) else writer.add_uint32)(key, value)
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        add_values(writer, keys)
+        finish(writer)
         assert licence_of(path) == expected, keys

@@ -155,13 +155,18 @@ def test_shaders_are_copied_byte_for_byte_and_no_others(case: Case) -> None:
         assert any(f'"{name}"' in (shader_root() / other).read_text() for other in here)
 
 
-def test_weights_come_back_as_they_were(case: Case) -> None:
+def test_weights_come_back_as_they_were_from_the_files_that_the_plan_names(case: Case) -> None:
     found, made, out = case.found, case.made, case.out
     texels = load_file(out / "weights.safetensors")
     arrays = weights_for(load_checkpoint(case.path), case.plan, case.weights)
     uploaded = [texture["tensor"] for texture in found["textures"] if texture["kind"] == "weight"]
     assert set(texels) == {*uploaded, "logits_order", "line_checksums"}
-    header = json.loads((out / "weights.safetensors").read_bytes()[8:].split(b"}}", 1)[0] + b"}}")
+    data = (out / "weights.safetensors").read_bytes()
+    text, sums = data[8 : 8 + int.from_bytes(data[:8], "little")], texels["line_checksums"].tobytes()
+    assert data.endswith(sums)
+    entry = {"name": "weights.safetensors", "bytes": len(data), "crc32": zlib.crc32(text + sums)}
+    assert found["files"]["weights"] == [entry]
+    header = json.loads(text)
     places = [header[name]["data_offsets"][0] for name in (*uploaded, "logits_order", "line_checksums")]
     assert places == sorted(places)
     for name in uploaded:
@@ -174,15 +179,6 @@ def test_weights_come_back_as_they_were(case: Case) -> None:
     expected = [zlib.crc32(line.tobytes()) for name in uploaded for line in texels[name]]
     assert texels["line_checksums"].dtype == np.uint32
     np.testing.assert_array_equal(texels["line_checksums"], expected)
-
-
-def test_the_plan_names_the_files_of_the_weights(case: Case) -> None:
-    (entry,) = case.found["files"]["weights"]
-    data = (case.out / "weights.safetensors").read_bytes()
-    length = int.from_bytes(data[:8], "little")
-    header, sums = data[8 : 8 + length], load_file(case.out / "weights.safetensors")["line_checksums"].tobytes()
-    assert data.endswith(sums)
-    assert entry == {"name": "weights.safetensors", "bytes": len(data), "crc32": zlib.crc32(header + sums)}
 
 
 def test_a_fingerprint_is_that_of_the_files_that_a_browser_keeps(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -203,8 +204,6 @@ def gemv_draw(
     gated: bool = False,
     turn: Heads | None = None,
     residual: bool = False,
-    activation: str = "none",
-    cap: float = 0.0,
     adds: bool = False,
     slots: int = 0,
     shared: bool = False,
@@ -215,8 +214,11 @@ def gemv_draw(
     adapt: Callable[[BlockDraw, Matrix, int], Matrix] = lambda one, matrix, rows: matrix,
     adapters: int = 0,
     edge: int = 2048,
+    **finish: Any,
 ) -> BlockDraw:
-    """A product. With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
+    """A product, with activation and cap as ``finish`` says.
+
+    With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
 
     With ``shared`` instances share it although there is a norm, into a slot that is cleared; with ``raw`` they share
     its bare sums. With ``finishes`` its input are bare sums that it finishes by this activation. ``adapt`` may change
@@ -253,8 +255,7 @@ def gemv_draw(
             norm_eps=1e-5 if norm else None,
             turning=turning_of(one, turn) if turn else None,
             residual=added,
-            activation=activation,
-            cap=cap,
+            **finish,
             kernels=kernels,
             adds=adds or shared or raw,
             parts=shared_parts(matrix, kernels.part_steps) if adds or shared or raw else 1,
@@ -296,31 +297,35 @@ def turn_draw(
     *,
     slots: int = 0,
     aside: bool = False,
-    whole: bool = False,
-    turns: bool = True,
-    turned_first: bool = False,
     edge: int = 2048,
+    **how: Any,
 ) -> BlockDraw:
-    """Keys and queries of one row normalised and turned, into a cache with ``slots``."""
+    """Keys and queries of one row normalised and turned, as ``how`` says, into a cache with ``slots``."""
     one = BlockDraw(kernels, {"position": (0, (slots or POSITIONS) - 1)}, edge)
     x = one.blocks("x", np.nan_to_num(in_heads(1, 1, heads, head_dim)))
     kept = BlockLayout.by_block((max(slots, 1), heads.cols), edge, aside=heads.aside * aside, every=max(slots, 1))
-    return one.draw(
-        turn_heads(
-            "draw",
-            RowInterleaved((x,)),
-            head_gains(one, heads, head_dim, whole=whole),
-            turning_of(one, heads, turns=turns),
-            RowInterleaved((one.out(kept if slots else one.layout(1, heads.cols)),)),
-            head_dim=head_dim,
-            eps=1e-5,
-            whole=whole,
-            turned_first=turned_first,
-            rows=None,
-            first="position" if slots else 0,
-            kernels=kernels,
-        )
-    )
+    out = one.out(kept if slots else one.layout(1, heads.cols))
+    where = {"rows": None, "first": "position" if slots else 0}
+    return turned(one, heads, head_dim, RowInterleaved((x,)), RowInterleaved((out,)), where, **how)
+
+
+def turned(
+    one: BlockDraw,
+    heads: Heads,
+    head_dim: int,
+    x: RowInterleaved,
+    out: RowInterleaved,
+    where: Mapping[str, Any],
+    *,
+    whole: bool = False,
+    turns: bool = True,
+    turned_first: bool = False,
+    **how: bool,
+) -> BlockDraw:
+    """The draw that normalises and turns heads."""
+    gains, turning = head_gains(one, heads, head_dim, whole=whole), turning_of(one, heads, turns=turns, **how)
+    norm: dict[str, Any] = {"head_dim": head_dim, "eps": 1e-5, "whole": whole, "turned_first": turned_first}
+    return one.draw(turn_heads("draw", x, gains, turning, out, kernels=one.kernels, **norm, **where))
 
 
 def only_queries(rows: Array, heads: Heads) -> Array:
@@ -412,14 +417,8 @@ def _attention(
     return one.draw(cached_values("draw", scores, cache, out, made, sinks=beside, **how))
 
 
-def scores_draw(kernels: KernelOptions, heads: int, head_dim: int, context: int, **options: Any) -> BlockDraw:
-    """The scores of one query against a cache of ``context`` positions."""
-    return _attention(True, kernels, heads, head_dim, context, **options)
-
-
-def values_draw(kernels: KernelOptions, heads: int, head_dim: int, context: int, **options: Any) -> BlockDraw:
-    """The weighted sums over a cache of ``context`` positions."""
-    return _attention(False, kernels, heads, head_dim, context, **options)
+scores_draw = partial(_attention, True)
+values_draw = partial(_attention, False)
 
 
 def at(position: int, **arrays: Array) -> Case:

@@ -96,17 +96,13 @@ class BrokenDriver:
     def _glGetGraphicsResetStatusKHR(self, real: Any) -> int:  # noqa: N802
         return self._status or int(real())
 
-    def _glGenTextures(self, real: Any, count: int, names: int) -> None:  # noqa: N802
-        self._generate(real, count, names)
-
-    def _glGenFramebuffers(self, real: Any, count: int, names: int) -> None:  # noqa: N802
-        self._generate(real, count, names)
-
     def _generate(self, real: Any, count: int, names: int) -> None:
         if self._how == NO_NAME and self._counted():
             (c_uint32 * count).from_address(names)[:] = [0] * count
         else:
             real(count, names)
+
+    _glGenTextures = _glGenFramebuffers = _generate  # noqa: N815
 
     def _glTexImage2D(self, real: Any, *given: Any) -> None:  # noqa: N802
         if self._how == REFUSED and self._counted():

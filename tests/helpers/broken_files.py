@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 
 _CALLS = ("replace", "rename", "unlink", "mkdir", "chmod", "symlink", "link", "rmdir")
+_COUNTED = {"truncate": "write", "read": "read", "readinto": "read", "readline": "read"}
+"""What calls of an open file count as, besides ``write`` and ``close``."""
 _ERRORS = {"open": errno.EMFILE, "read": errno.EIO, "write": errno.ENOSPC, "close": errno.ENOSPC, "mkdir": errno.ENOSPC}
 
 
@@ -80,7 +82,13 @@ class _File:
         self._writes = file.writable()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
+        found, counted = getattr(self._file, name), _COUNTED.get(name)
+
+        def called(*given: Any) -> Any:
+            self._files.count(counted, self._path)
+            return found(*given)
+
+        return found if counted is None else called
 
     def write(self, data: Any) -> int:
         if self._files.counts("write", self._path):
@@ -88,22 +96,6 @@ class _File:
             self._file.flush()
             raise self._files.error("write", self._path)
         return int(self._file.write(data))
-
-    def truncate(self, *given: Any) -> int:
-        self._files.count("write", self._path)
-        return int(self._file.truncate(*given))
-
-    def read(self, *given: Any) -> Any:
-        self._files.count("read", self._path)
-        return self._file.read(*given)
-
-    def readinto(self, *given: Any) -> Any:
-        self._files.count("read", self._path)
-        return self._file.readinto(*given)
-
-    def readline(self, *given: Any) -> Any:
-        self._files.count("read", self._path)
-        return self._file.readline(*given)
 
     def close(self) -> None:
         was_open = not self._file.closed

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from family_layers import layers_of
+from tiny_models import packed_as
 
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
-from glinfer.formats.packed import PackedTensor, block_weights
 from glinfer.gl.context import open_device
 from glinfer.kernels.options import KernelOptions
-from glinfer.quant.ggml import pack
 from qa.kernels.cases.embedding import random_blocks
 
 Array = np.ndarray[Any, Any]
@@ -84,21 +84,10 @@ def packed(floats: Checkpoint, choose: Callable[[str], str]) -> Checkpoint:
     made = {}
     for name, tensor in floats.tensors.items():
         form = choose(name) if tensor.ndim == 2 and "wpe" not in name else ""
-        if form == "F16":
-            made[name] = PackedTensor(form, tensor.astype("<f2").view(np.uint8))
-        elif form and block_weights(form) == 256:
-            blocks = random_blocks(np.random.default_rng(len(made)), form, *tensor.shape)
-            made[name] = PackedTensor(form, blocks)
-        elif form:
-            made[name] = PackedTensor(form, pack(tensor, form))
+        if form:
+            made[name] = packed_as(tensor, form, partial(random_blocks, np.random.default_rng(len(made))))
     rest = {name: tensor for name, tensor in floats.tensors.items() if name not in made}
     return Checkpoint(floats.config, rest, "packed", made)
-
-
-def unpacked(checkpoint: Checkpoint) -> Checkpoint:
-    """The same numbers as floats."""
-    tensors = {name: checkpoint.floats(name) for name in (*checkpoint.tensors, *checkpoint.packed)}
-    return Checkpoint(checkpoint.config, tensors, "unpacked")
 
 
 def mixed(family: str) -> Checkpoint:

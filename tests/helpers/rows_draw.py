@@ -16,13 +16,13 @@ from typing import Any
 import numpy as np
 from block_draw import (
     POSITIONS,
-    head_gains,
     heads_of,
     in_heads,
     kernels_of,
     matrix_of,
     only_queries,
     tables_of,
+    turned,
     turning_of,
     unseen,
 )
@@ -50,7 +50,6 @@ from glinfer.kernels.fused.rows import (
 from glinfer.kernels.fused.sample import pick_rows
 from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
-from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import TensorSpec
 from glinfer.lower.fused.rows import slots_for
@@ -116,15 +115,14 @@ def gemm_draw(
     gated: bool = False,
     turn: Heads | None = None,
     residual: bool = False,
-    activation: str = "none",
-    cap: float = 0.0,
     adds: bool = False,
     parts: bool = False,
     together: bool = False,
     adapt: Callable[[BlockDraw, Matrix, int], Matrix] = lambda one, matrix, rows: matrix,
     edge: int = 2048,
+    **finish: Any,
 ) -> BlockDraw:
-    """A product for at most so many rows, rounded up to whole slots, with the weights of ``gemv_draw``."""
+    """A product for at most so many rows, rounded up to whole slots, with weights and finish of ``gemv_draw``."""
     one, slots, capacity = _over(kernels, rows, edge)
     outputs = turn.cols if turn else outputs
     array = normal(1, capacity, inputs) + np.float32(0.25)
@@ -158,8 +156,7 @@ def gemm_draw(
             turning=turning_of(one, turn) if turn else None,
             rows=table,
             residual=one.interleaved("r", normal(6, capacity, outputs)) if residual else None,
-            activation=activation,
-            cap=cap,
+            **finish,
             kernels=kernels,
             parts=shared_parts(matrix, kernels.part_steps) if parts else 1,
             adds=adds,
@@ -175,39 +172,16 @@ def _at_random(one: BlockDraw, capacity: int) -> TensorSpec:
 
 
 def turn_draw(
-    kernels: KernelOptions,
-    heads: Heads,
-    head_dim: int,
-    rows: int,
-    edge: int = 2048,
-    *,
-    whole: bool = False,
-    turns: bool = True,
-    turned_first: bool = False,
-    **how: bool,
+    kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048, **how: bool
 ) -> BlockDraw:
     """Keys and queries of rows normalised and turned, each by its own position, or as ``how`` says."""
     one, slots, capacity = _over(kernels, rows, edge)
     x = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)))
-    table = _at_random(one, capacity) if turns else one.table(capacity)
+    table = _at_random(one, capacity) if how.get("turns", True) else one.table(capacity)
     if how.get("back"):
         one.arrays[TABLE][:, NOISE] = BACK * (one.arrays[TABLE][:, POSITION] // 2) + np.arange(capacity) % 4
-    return one.draw(
-        turn_heads(
-            "draw",
-            x,
-            head_gains(one, heads, head_dim, whole=whole),
-            turning_of(one, heads, turns=turns, **how),
-            one.deal(OUT, slots, heads.cols, "cache"),
-            head_dim=head_dim,
-            eps=EPS,
-            whole=whole,
-            turned_first=turned_first,
-            rows=table,
-            slots="row_slots",
-            kernels=kernels,
-        )
-    )
+    out, where = one.deal(OUT, slots, heads.cols, "cache"), {"rows": table, "slots": "row_slots"}
+    return turned(one, heads, head_dim, x, out, where, **how)
 
 
 def _without_norms(arrays: dict[str, Array], case: Case) -> None:
@@ -430,6 +404,13 @@ class Attention:
             np.pad(real, (0, capacity - len(real))).astype(bool),
         )
 
+    def held(self, *, in_bytes: bool) -> TensorSpec:
+        """The cache as an input; in bytes it has no queries."""
+        if not in_bytes:
+            return self.one.cache("cache", self.cache)
+        self.cache = self.cache[:, : self.heads.queries_at]
+        return self.one.in_bytes("cache", self.cache)
+
     def _seen(self, runs: Sequence[Run], cache: Array) -> Array:
         """The cache with NaN where no sequence or window reaches; behind each one's last token huge numbers and NaN."""
         count, seen = self.one.count, np.full_like(cache, np.nan)
@@ -536,7 +517,7 @@ def _tile_draw(
     capacity = len(one.arrays[TABLE])
     one.alter = _only_keys(of) if scores else _only_values(of)
     whole = made.cache
-    cache = _in_bytes(made) if in_bytes else one.cache("cache", made.cache)
+    cache = made.held(in_bytes=in_bytes)
     if not scores:
         before, out = one.deal("scores", slots, width), one.deal(OUT, capacity // count, of.width, "cache")
         beside = None if sinks is None else one.row_input("sinks", sinks)
@@ -559,12 +540,6 @@ def _tile_draw(
 
 tile_scores_draw = partial(_tile_draw, True)
 tile_values_draw = partial(_tile_draw, False)
-
-
-def _in_bytes(made: Attention) -> TensorSpec:
-    """Keys and values in bytes, without queries."""
-    made.cache = made.cache[:, : made.heads.queries_at]
-    return made.one.in_bytes("cache", made.cache)
 
 
 def _only_keys(heads: Heads) -> Callable[[dict[str, Array], Case], None]:
@@ -614,7 +589,7 @@ def row_scores_draw(
     if in_bytes:
         own = only_queries(made.cache[:rows], of)
         queries, one.alter = one.whole("queries", own, one.layout(*own.shape)), _only_keys(of)
-        cache = _in_bytes(made)
+        cache = made.held(in_bytes=True)
     else:
         layout = BlockLayout.by_block(made.cache.shape, one.edge, aside=of.aside if every else 0, every=every or 1)
         cache = one.whole("cache", made.cache, layout)
@@ -639,7 +614,7 @@ def row_values_draw(
     one = made.one
     one.alter = _only_values(made.heads)
     scores, out = one.deal("scores", slots, heads * SLOT_TOKENS).tensors[0], one.out(one.layout(rows, made.heads.width))
-    cache = _in_bytes(made) if in_bytes else one.cache("cache", made.cache)
+    cache = made.held(in_bytes=in_bytes)
     beside = None if sinks is None else one.row_input("sinks", sinks)
     one.draw(cached_values("draw", scores, cache, out, made.heads, kernels=kernels, rows=made.table, sinks=beside))
     return made

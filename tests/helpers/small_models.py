@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tokenizers
 from goldens.gguf_file import write_gguf_file
 from safetensors.numpy import save
-from template_models import CHATML
-from tokenizers import decoders, models, pre_tokenizers
+from template_models import CHATML, byte_library
 
 from glinfer.config import ModelConfig
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
@@ -69,13 +67,7 @@ def small_gab() -> bytes:
 
 def letters() -> str:
     """A ``tokenizer.json`` whose tokens are the bytes."""
-    library = tokenizers.Tokenizer(
-        models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
-    )
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(["<|im_start|>", "<|im_end|>"])
-    return str(library.to_str())
+    return str(byte_library().to_str())
 
 
 def hugging_face_files(shards: int = 1, **changes: Any) -> dict[str, bytes]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from family_layers import layers_of
+from tiny_models import packed_as
 
 from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
@@ -16,7 +17,6 @@ from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor, block_weights
 from glinfer.kernels.spec import Array
 from glinfer.lower.weights.fold import FoldedWeights
-from glinfer.quant.ggml import pack
 from qa.kernels.cases.embedding import random_blocks
 
 # Nothing is a multiple of 4 or 16, and the context takes more than one slot of scores.
@@ -87,11 +87,7 @@ def of_family(family: str, form: str) -> Subject:
 
 def packed(matrix: Array, form: str) -> PackedTensor:
     """A matrix in a format; random blocks of 256."""
-    if form == "F16":
-        return PackedTensor(form, matrix.astype("<f2").view(np.uint8))
-    if block_weights(form) == 256:
-        # About 0.1 a weight at most: over larger ones two layers make much of errors of rounding.
-        least = 2e-5 if form == "Q6_K" else 1e-4
-        scales = (-2 * least, -least, least, 2 * least)
-        return PackedTensor(form, random_blocks(np.random.default_rng(matrix.size), form, *matrix.shape, scales))
-    return PackedTensor(form, pack(matrix, form))
+    # About 0.1 a weight at most: over larger ones two layers make much of errors of rounding.
+    least = 2e-5 if form == "Q6_K" else 1e-4
+    scales, random = (-2 * least, -least, least, 2 * least), np.random.default_rng(matrix.size)
+    return packed_as(matrix, form, lambda *of: random_blocks(random, *of, scales))

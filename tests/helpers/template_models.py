@@ -24,6 +24,16 @@ GEMMA_TOKENS = ("<|tool_call>", "<tool_call|>", '<|"|>', "<|channel>", "<channel
 HARMONY_TOKENS = ("<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|constrain|>", "<|return|>", "<|call|>")
 
 
+def byte_library(*special: str) -> tokenizers.Tokenizer:
+    """A tokenizer whose tokens are the bytes, those of ChatML, and special ones."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    library = tokenizers.Tokenizer(models.BPE({text: token for token, text in enumerate(letters)}, []))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    library.decoder = decoders.ByteLevel()
+    library.add_special_tokens(["<|im_start|>", "<|im_end|>", *special])
+    return library
+
+
 def write_other(
     folder: Path,
     script: dict[int, str],
@@ -38,14 +48,7 @@ def write_other(
     With ``harmony`` it has the control tokens of gpt-oss too, and its texts end as those do; with ``gemma`` those of
     Gemma 4.
     """
-    library = tokenizers.Tokenizer(
-        models.BPE({text: token for token, text in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, [])
-    )
-    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    library.decoder = decoders.ByteLevel()
-    library.add_special_tokens(
-        ["<|im_start|>", "<|im_end|>", *(HARMONY_TOKENS if harmony else GEMMA_TOKENS if gemma else ())]
-    )
+    library = byte_library(*(HARMONY_TOKENS if harmony else GEMMA_TOKENS if gemma else ()))
     library.save(str(folder / "tokenizer.json"))
     config = {} if template is None else {"chat_template": template}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,29 +23,14 @@ Array = np.ndarray[Any, Any]
 ROTARY = sorted(name for name, family in DECODERS.items() if family.rotary)
 NORMS_OF_LAYERS = {
     **dict.fromkeys(DECODERS, (0, 2, 0)),
-    "qwen3": (1, 2, 0),
-    "gemma2": (0, 2, 2),
-    "gemma3_text": (1, 2, 2),
-    "gemma4_text": (1, 2, 2),
-    "gemma4_moe": (1, 2, 2),
-    "lfm3": (1, 2, 2),
-    "qwen3_vl_text": (1, 2, 0),
-    "olmo2": (1, 0, 2),
-    "olmo3": (1, 0, 2),
-    "apertus": (1, 2, 0),
-    "exaone4": (1, 0, 2),
-    "hunyuan_v1_dense": (1, 2, 0),
-    "lfm2": (1, 2, 0),
-    "lfm2_moe": (1, 2, 0),
-    "qwen3_5_text": (1, 2, 0),
-    "qwen3_moe": (1, 2, 0),
-    "qwen3_5_moe_text": (1, 2, 0),
-    "qwen3_next": (1, 2, 0),
-    "olmoe": (1, 2, 0),
-    "glm4": (0, 2, 2),
-    "dots1": (1, 2, 0),
-    "minimax_m2": (1, 2, 0),
-    "hunyuan_v1_moe": (1, 2, 0),
+    **dict.fromkeys(
+        ("qwen3", "qwen3_vl_text", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), (1, 2, 0)
+    ),
+    **dict.fromkeys(("apertus", "dots1", "hunyuan_v1_dense", "hunyuan_v1_moe", "lfm2", "lfm2_moe"), (1, 2, 0)),
+    **dict.fromkeys(("minimax_m2", "olmoe"), (1, 2, 0)),
+    **dict.fromkeys(("gemma3_text", "gemma4_text", "gemma4_moe", "lfm3"), (1, 2, 2)),
+    **dict.fromkeys(("gemma2", "glm4"), (0, 2, 2)),
+    **dict.fromkeys(("olmo2", "olmo3", "exaone4"), (1, 0, 2)),
 }
 """Norms of a layer of each family: of heads together (a pass), before branches, and behind them (a pass each)."""
 POSITIONS = "transformer.wpe.weight"
@@ -108,13 +94,11 @@ def random_blocks(name: str, rows: int, inputs: int, seed: int) -> Array:
     return blocks
 
 
-def packed_as(tensor: Array, name: str, seed: int = 0) -> PackedTensor:
-    """A matrix in a format; in blocks of 256 another one of the same shape."""
-    if name == F16:
-        return PackedTensor(F16, np.ascontiguousarray(tensor.astype("<f2")).view(np.uint8))
-    if block_weights(name) == 256:
-        return PackedTensor(name, random_blocks(name, *tensor.shape, seed))
-    return PackedTensor(name, pack(tensor, name))
+def packed_as(tensor: Array, form: str, blocks: Callable[[str, int, int], Array]) -> PackedTensor:
+    """A matrix in a format; in blocks of 256 those that ``blocks`` makes in the format, of the same shape."""
+    if form == F16:
+        return PackedTensor(form, np.ascontiguousarray(tensor.astype("<f2")).view(np.uint8))
+    return PackedTensor(form, blocks(form, *tensor.shape) if block_weights(form) == 256 else pack(tensor, form))
 
 
 def in_formats(config: ModelConfig, formats: str | Mapping[str, str], seed: int = 5) -> Checkpoint:
@@ -126,7 +110,7 @@ def in_formats(config: ModelConfig, formats: str | Mapping[str, str], seed: int 
     for place, (name, shape) in enumerate(weight_shapes(config).items()):
         form = formats.get(name) if isinstance(formats, Mapping) else formats if name != POSITIONS else None
         if form and form != F32 and len(shape) == 2 and shape[1] % block_weights(form) == 0:
-            packed[name] = packed_as(tensors.pop(name), form, seed + place)
+            packed[name] = packed_as(tensors.pop(name), form, partial(random_blocks, seed=seed + place))
     return Checkpoint(config, tensors, "test", packed)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from agreement import agree
 from bound_engines import bound_engine
-from made_models import IDS, OF_RANGE, fresh, mixed, of_family, opened, packed, unpacked, worst
+from made_models import IDS, OF_RANGE, fresh, mixed, of_family, opened, packed, worst
+from tiny_models import unpacked
 
 from glinfer.engine.model import Model
 from glinfer.formats import Checkpoint, random_checkpoint

@@ -14,6 +14,7 @@ from glinfer.families import DECODERS, FAMILIES
 from glinfer.formats.tensors import weight_shapes
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.feed import runs
+from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.gab import reference_plan
 from glinfer.lower.plain.weights import DecoderWeights, stored_formats
 from glinfer.lower.plans import (
@@ -37,7 +38,7 @@ LLAMA_1B = ModelConfig.from_options(
 
 
 def plans(config: ModelConfig, formats: Mapping[str, str] | None = None, weights: str = "file") -> ReferencePlans:
-    return reference_plans(config, weights, formats, KernelOptions(), EDGE)
+    return reference_plans(PlanOptions(config, weights, KernelOptions(), EDGE, formats))
 
 
 # Which model has which
@@ -101,7 +102,7 @@ def test_what_cannot_be_is_one_line() -> None:
     with pytest.raises(InputError, match=r"\Athe reference plan keeps its weights in f32, found q8; [^\n]*\Z"):
         plan_for(tiny("llama"), "reference", weights="q8")
     with pytest.raises(PlanError, match=r"\Athere is no weight format 'q3' for a reference plan; expected [^\n]*\Z"):
-        plans(tiny("llama"), weights="q3")
+        plans(tiny("llama"), weights="q3").of(12)
     with pytest.raises(PlanError, match=r"\A16777216 layers need more than [0-9]+ draws; expected fewer\Z"):
         plan_for(tiny("llama", num_hidden_layers=1 << 24), "reference")
     with pytest.raises(PlanError, match=r"\Atensor model\.embed_tokens\.weight: [^\n]* 65667072 texels[^\n]*\Z"):
@@ -134,7 +135,7 @@ def test_a_packed_model_is_the_model_of_its_weights(family: str, form: str) -> N
     found = []
     for each in (checkpoint, unpacked(checkpoint)):
         stored = stored_formats(each.config, "file", each.formats())
-        plan = reference_plans(each.config, "file", each.formats(), KernelOptions(), 256).of(12)
+        plan = reference_plans(PlanOptions(each.config, "file", KernelOptions(), 256, each.formats())).of(12)
         ((inputs, values),) = runs(plan, [3, 1, 4, 1, 5])
         found.append(final_tensors(plan, DecoderWeights(each, stored), inputs, values)["logits"])
     assert np.ptp(found[0]) > 0.1

@@ -74,10 +74,10 @@ def test_tuned_kernels_of_another_number_count_as_absent(folder: Path) -> None:
         assert load_tuned(KEY) is None
 
 
-def lines_of(path: Path) -> list[Any]:
+def results(lines: list[str]) -> list[Any]:
     """The results of a batch in the order of its lines, without names and times that each run gives anew."""
-    found = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return sorted((steady(each) for each in found), key=lambda each: str(each.get("custom_id", each.get("id"))))
+    found = map(steady, map(json.loads, lines))
+    return sorted(found, key=lambda each: str(each.get("custom_id", each.get("id"))))
 
 
 def steady(result: dict[str, Any]) -> dict[str, Any]:
@@ -97,14 +97,10 @@ def test_a_batch_is_gone_on_with_by_the_same_version(
     if glinfer.__version__ == VERSION_BEFORE:
         assert status == 0, capsys.readouterr().err
         assert path.read_bytes().startswith(before)
-        assert lines_of(path) == [steady(json.loads(line)) for line in sorted_lines(SAID[kind])]
+        assert results(path.read_text("utf-8").splitlines()) == results(SAID[kind])
     else:
         assert_refused(status, capsys.readouterr().err, f'glinfer "{VERSION_BEFORE}" (now "{glinfer.__version__}")')
         assert path.read_bytes() == before
-
-
-def sorted_lines(lines: list[str]) -> list[str]:
-    return sorted(lines, key=lambda line: str(json.loads(line).get("custom_id", json.loads(line)["id"])))
 
 
 def assert_refused(status: int, said: str, why: str) -> None:

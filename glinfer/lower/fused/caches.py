@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
-from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout
 from glinfer.kernels.fused.cached import SLOT_TOKENS, Heads, score_slots
 from glinfer.kernels.fused.delta import RING, DeltaHeads, input_ring
 from glinfer.lower.weights.recipe import Recipes
-from glinfer.quant.formats import CACHE_FORMATS, CacheChoice
+from glinfer.quant.formats import CacheChoice
 
 
 def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`.
-
-    Raises:
-        PlanError: it does not fit such textures.
-    """
+    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`, or PlanError."""
     bytes_alone = format_name == BYTES
     shape, aside = (slots, heads.queries_at if bytes_alone else heads.cols), 0 if bytes_alone else heads.aside
     return BlockLayout.by_block(shape, max_texture_size, aside=aside, every=every, format_name=format_name)
@@ -36,11 +31,7 @@ def rings_of(config: ModelConfig) -> list[int]:
 def layer_cache_layouts(
     recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
 ) -> tuple[BlockLayout, ...]:
-    """The layouts of all caches of one layer.
-
-    Raises:
-        PlanError: one does not fit such textures.
-    """
+    """The layouts of all caches of one layer; PlanError if one does not fit such textures."""
     of = recipes.config.layer(layer)
     found: list[BlockLayout] = []
     if of.attends or of.convolves:
@@ -53,26 +44,11 @@ def layer_cache_layouts(
 def layer_cache_layout(
     recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
 ) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`.
-
-    Raises:
-        PlanError: it does not fit such textures.
-    """
+    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`, or PlanError."""
     if recipes.config.layer(layer).convolves:
         shape = slots, recipes.config.hidden_size
         return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=formats.convolution)
     return attention_layout(recipes.heads(layer), slots, every, formats.attention, max_texture_size)
-
-
-def cache_format(cache: str) -> CacheChoice:
-    """The texture formats of a value of ``cache=``.
-
-    Raises:
-        PlanError: there is no such cache format.
-    """
-    if cache not in CACHE_FORMATS:
-        raise PlanError(f"there is no cache format {cache!r}; expected one of {', '.join(CACHE_FORMATS)}")
-    return CACHE_FORMATS[cache]
 
 
 def cache_slots(config: ModelConfig) -> int:

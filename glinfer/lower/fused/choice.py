@@ -40,19 +40,12 @@ def picks_of(plan: Plan) -> TensorSpec:
 def choice_plan(
     plan: Plan, *, kernels: KernelOptions, max_texture_size: int, masked: bool = False, changed: bool = False
 ) -> Plan:
-    """The plan ``choice`` for the rows of logits of ``plan``, and with ``masked`` for allowed tokens only.
+    """The plan ``choice`` for the rows of logits of ``fast``, ``batch`` or ``drafted``.
 
     Each run reads tables that are written before it: ``choice.rows``, with ``masked`` the allowed tokens in
     ``choice.mask``. With ``changed`` it reads penalties and biases in ``choice.changes``, of which a fourth draw writes
     the texels in ``choice.texels``. Run values: see :func:`glinfer.kernels.fused.choice.choice_draws`, and
     :func:`glinfer.kernels.fused.changes.write_changes`.
-
-    Args:
-        plan: ``fast``, ``batch`` or ``drafted``.
-        kernels: how the passes are shaped.
-        max_texture_size: of the renderer, in texels.
-        masked: whether each row has a table of allowed tokens.
-        changed: whether the logits of each row may change first.
 
     Raises:
         PlanError: a table does not fit a texture.

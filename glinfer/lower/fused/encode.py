@@ -7,18 +7,15 @@ model's dense matrices.
 
 from __future__ import annotations
 
-from typing import Any
-
 from glinfer.errors import PlanError
-from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.graph.nodes import Branch, ExpertMlps, Layer, Mlp
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
-from glinfer.kernels.fused.norms import norm_floats, normalize_rows, row_norms
+from glinfer.kernels.fused.norms import normalize_rows
 from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
 from glinfer.kernels.fused.rowwise import pool_rows
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import attention_layout
-from glinfer.lower.fused.rows import ChunkLowering, slots_for
+from glinfer.lower.fused.rows import ChunkLowering, halved, slots_for
 from glinfer.lower.options import PlanOptions
 from glinfer.program.plan import Plan
 
@@ -34,18 +31,12 @@ def encode_plan(options: PlanOptions, *, rows: int) -> Plan:
     (:func:`glinfer.lower.feed.encode_feed`), and leaves the vector of text t in row t of ``text.embeddings``.
     Inputs: those of :func:`glinfer.lower.fused.rows.chunk_plan`, and ``texts``, their number.
 
-    Args:
-        options: the options of all fast plans.
-        rows: the most rows of one run, and so the most tokens of a text; rounded up to whole slots.
+    ``rows``, the most rows of one run, and so the most tokens of a text, are rounded up to whole slots.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    targets = options.kernels.rows_per_draw
-    rows = slots_for(rows, targets) * targets
-    # A text's last group of 16 tokens may extend past the last row.
-    cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
-    return EncodeLowering(options, rows, cache_slots, cache_slots).build()
+    return EncodeLowering.plan_of(options, rows)
 
 
 def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
@@ -55,14 +46,7 @@ def fitting_encode_plan(options: PlanOptions, *, rows: int) -> Plan:
         PlanError: a text of the whole context does not fit.
     """
     least = options.config.max_position_embeddings
-    rows = max(rows, least)
-    while True:
-        try:
-            return encode_plan(options, rows=rows)
-        except PlanError:
-            if rows <= least:
-                raise
-            rows = max(least, rows // 2)
+    return halved(lambda count: encode_plan(options, rows=count), max(rows, least), least)
 
 
 class EncodeLowering(ChunkLowering):
@@ -70,21 +54,30 @@ class EncodeLowering(ChunkLowering):
 
     name, has_head = "encode", True
 
-    def further_values(self, rows: int) -> list[RunValue]:
+    @classmethod
+    def plan_of(cls, options: PlanOptions, rows: int) -> Plan:
+        """The plan of at most ``rows`` rows, rounded up to whole slots."""
+        targets = options.kernels.rows_per_draw
+        rows = slots_for(rows, targets) * targets
+        # A text's last group of 16 tokens may extend past the last row.
+        cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
+        return cls(options, rows, cache_slots, cache_slots).build()
+
+    def further_values(self, rows: int, texts: int = 0, usual: int | None = None) -> list[RunValue]:
         """The number of texts, and that of their slots."""
         # As many texts as there are slots of rows, each of which belongs to one.
-        texts, targets = slots_for(rows, self.rows_per_draw), self.rows_per_draw
+        targets = self.rows_per_draw
+        texts = texts or slots_for(rows, targets)
         text_slots = RunValue("text_slots", 1, slots_for(texts, targets), ("ceildiv", "texts", targets))
-        return [RunValue("texts", 1, texts), text_slots]
+        return [RunValue("texts", 1, texts, usual=usual), text_slots]
 
     def build(self, export_residual: bool = False) -> Plan:
         """The whole plan."""
         config, family = self.config, self.recipes.family
         # Where blending adds to the stream in place, what is normalised goes on in another texture.
         self.other = self.rows("hidden.c", config.hidden_size) if self.kernels.blends else self.hidden[1]
-        slots = slots_for(self.slots, self.targets)
-        table = RowLayout.of((slots * self.targets, ROW_WORDS), "rgba32ui", self.max_texture_size)
-        self.texts, self.text_slots = self.plan.laid_out(TEXTS, "input", table), slots
+        self.text_slots = slots_for(self.slots, self.targets)
+        self.texts = self.read_table(TEXTS, self.text_slots * self.targets, ROW_WORDS, "rgba32ui")
         if family.embedding_norm:
             self.embed(out=self.other)
             self.normalize("embed.norm", self.other, self.hidden[0])
@@ -107,16 +100,9 @@ class EncodeLowering(ChunkLowering):
 
     def normalize(self, name: str, x: RowInterleaved, out: RowInterleaved) -> None:
         """Draw a norm of the stream itself."""
-        config, kernels = self.config, self.kernels
         centred = self.recipes.family.norm == "layer"
-        shape = self.slots, norm_floats(self.targets, centred=centred)
-        layout = BlockLayout.by_block(shape, self.max_texture_size)
-        norms, gains = self.plan.laid_out("row.norms.whole", "activation", layout), self.of_model(name)
-        further: dict[str, Any] = {"slots": self.used, "centred": centred, "kernels": kernels}
-        self.plan.draw(
-            row_norms(f"{name}.factors", "norms", x, norms, eps=config.layer_norm_eps, **further),
-            normalize_rows(name, "normalize", x, norms, gains, out, **further),
-        )
+        norms, gains = self.row_norms(f"{name}.factors", x, "row.norms.whole", centred=centred), self.of_model(name)
+        self.plan.draw(normalize_rows(name, "normalize", x, norms, gains, out, centred=centred, **self.in_slots))
 
     def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
         """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
@@ -143,18 +129,19 @@ class EncodeLowering(ChunkLowering):
         if self.recipes.family.layer.norms != "sum":
             self.normalize("final.norm", x, self.other)
             x = self.other
-        slots, dense = self.text_slots, config.dense
-        found = self.of_texts("text.pooled" if dense else EMBEDDINGS, slots, config.hidden_size)
+        pooled = "text.pooled" if config.dense else EMBEDDINGS
+        found = self.dealt(pooled, self.text_slots, config.hidden_size)
         how = _POOLED.get(config.pooling, "mean")
         self.plan.draw(pool_rows("pool", x, self.texts, found, slots="text_slots", how=how, kernels=self.kernels))
-        self.used = "text_slots"
-        for number, (outputs, _, activation) in enumerate(dense):
-            last = number == len(dense) - 1
-            out = self.of_texts(EMBEDDINGS if last else f"text.dense.{number}", slots, outputs)
-            self.product(self.recipes.dense(number), found, out, activation=activation)
-            found = out
+        self.dense(found, range(len(config.dense)), EMBEDDINGS, "text.dense.{}")
 
-    def of_texts(self, name: str, slots: int, floats: int) -> RowInterleaved:
-        """A vector of each text."""
-        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
-        return self.rows_as(name, layout)
+    def dense(self, x: RowInterleaved, numbers: range, out: str, between: str) -> RowInterleaved:
+        """Draw dense matrices one after the other, from the vectors of texts to ``out``, by way of ``between``."""
+        used, self.used = self.used, "text_slots"
+        for number in numbers:
+            outputs, _, activation = self.config.dense[number]
+            target = self.dealt(out if number == numbers[-1] else between.format(number), x.slots, outputs)
+            self.product(self.recipes.dense(number), x, target, activation=activation)
+            x = target
+        self.used = used
+        return x

@@ -10,8 +10,6 @@ from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.families.layer import Rope
-from glinfer.gl.layouts.blocks import BlockLayout
-from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.fused.rowwise import merge_rows
 from glinfer.kernels.spec import RunValue
@@ -35,12 +33,9 @@ def image_plan(options: PlanOptions, patches: int | None = None) -> Plan:
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
     """
-    targets = options.kernels.rows_per_draw
     most = options.config.max_position_embeddings
     patches = min(most, _FIRST) if patches is None and options.config.family.by_grid else patches or most
-    rows = slots_for(patches, targets) * targets
-    cache_slots = SLOT_TOKENS * (score_slots(rows) + 1)
-    return _ImageLowering(options, rows, cache_slots, cache_slots).build()
+    return _ImageLowering.plan_of(options, patches)
 
 
 def tokens_of(config: ModelConfig) -> int:
@@ -51,11 +46,10 @@ def tokens_of(config: ModelConfig) -> int:
 class _ImageLowering(EncodeLowering):
     name = "image"
 
-    def further_values(self, rows: int) -> list[RunValue]:
+    def further_values(self, rows: int, texts: int = 0, usual: int | None = None) -> list[RunValue]:
         """The number of tokens, and that of their slots."""
-        self.tokens, targets = -(-rows // self.config.patches_per_token), self.rows_per_draw
-        text_slots = RunValue("text_slots", 1, slots_for(self.tokens, targets), ("ceildiv", "texts", targets))
-        return [RunValue("texts", 1, self.tokens, usual=min(self.tokens, tokens_of(self.config))), text_slots]
+        self.tokens = -(-rows // self.config.patches_per_token)
+        return super().further_values(rows, self.tokens, min(self.tokens, tokens_of(self.config)))
 
     def angles(self, rope: Rope) -> dict[str, Any]:
         """The angles of each patch, by its row and column."""
@@ -64,9 +58,9 @@ class _ImageLowering(EncodeLowering):
     def build(self, export_residual: bool = False) -> Plan:
         config, product, results = self.config, self.recipes.patches(), list[str]()
         assert product is not None
-        pixels, (first, second) = self._of_patches(PIXELS, config.patch_floats), self.hidden
+        pixels, (first, second) = self.dealt(PIXELS, self.slots, config.patch_floats, "input"), self.hidden
         if config.family.by_grid:
-            self.add(product, pixels, self._of_patches(PLACES, config.hidden_size), first)
+            self.add(product, pixels, self.dealt(PLACES, self.slots, config.hidden_size, "input"), first)
         else:
             self.embed()
             self.add(product, pixels, first, second)
@@ -81,22 +75,9 @@ class _ImageLowering(EncodeLowering):
         self.normalize("final.norm", x, normed)
         return self.plan.build(*results, *self._merged("merge", normed, SEEN, 0))
 
-    def _of_patches(self, name: str, floats: int) -> RowInterleaved:
-        """An input with a row for each patch."""
-        layout = BlockLayout.of((self.slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
-        return self.rows_as(name, layout, "input")
-
     def _merged(self, name: str, x: RowInterleaved, out: str, first: int) -> tuple[str, ...]:
         """Draw tokens of joined patches, by the dense matrices from ``first`` on; returns the names of the result."""
-        config, slots = self.config, slots_for(self.tokens, self.targets)
-        found = self.of_texts("image.merged", slots, config.hidden_size * config.patches_per_token)
+        slots, width = slots_for(self.tokens, self.targets), self.config.hidden_size * self.config.patches_per_token
+        found = self.dealt("image.merged", slots, width)
         self.plan.draw(merge_rows(name, x, found, slots="text_slots", kernels=self.kernels))
-        used, self.used = self.used, "text_slots"
-        pair = config.dense[first : first + 2]
-        for number, (floats, _, activation) in enumerate(pair, first):
-            into = out if number == first + len(pair) - 1 else "image.inner"
-            target = self.of_texts(into, slots, floats)
-            self.product(self.recipes.dense(number), found, target, activation=activation)
-            found = target
-        self.used = used
-        return found.names
+        return self.dense(found, range(len(self.config.dense))[first : first + 2], out, "image.inner").names

@@ -44,12 +44,13 @@ from glinfer.kernels.fused.rowwise import gate_heads, xielu_rows
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.fused.caches import cache_format, layer_cache_layout
+from glinfer.lower.fused.caches import layer_cache_layout
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
 from glinfer.lower.weights.recipe import Recipe, head_floats
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.points import CENTRED, View
+from glinfer.quant.formats import CACHE_FORMATS
 
 PROJECTED = "per_layer.in"
 """The projections of embeddings for the third branches of all layers."""
@@ -63,15 +64,12 @@ class Lowering(ABC):
 
     Attributes:
         table: the table of rows; None for the one row of the token at the run value ``position``.
-        used: the slots of rows that a run computes.
-        counted: its rows.
+        used, counted: the slots of rows that a run computes, and the rows.
         cache_slots, every: slots of the caches, and of each sequence.
         hidden: the residual stream before and after a branch; the same tensors where blending adds to it in place.
         streams: the two tensors of the stream; the same where one is enough.
-        stores: whether a pass of its own puts keys and values into the cache.
-        normed_heads: whether normalising and turning heads is a pass of its own.
+        stores, normed_heads: whether a pass of its own puts keys and values into the cache, or normalises heads.
         picks: the choices of the run before, where rows may take their tokens from these.
-        projected: the projections of embeddings for the third branches of all layers, where there are any.
         kept: the caches that the last layer has written, where later tokens need nothing else of it.
         branch: the output of a branch that is normalised before it is added, where layers have that.
     """
@@ -103,18 +101,13 @@ class Lowering(ABC):
         """An empty plan."""
         self.options, self.max_texture_size = options, options.max_texture_size
         self.config, self.kernels = options.config, options.kernels
-        self.graph, self.cache_format = graph_of(options.config), cache_format(options.cache)
+        self.graph, self.cache_format = graph_of(options.config), CACHE_FORMATS[options.cache]
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
         self.cache_slots, self.every, self.kept = cache_slots, every, list[str]()
 
     def declare(self, *, in_place: bool, stores: bool) -> None:
-        """Declare what all layers share.
-
-        Args:
-            in_place: whether blending adds to the residual stream.
-            stores: whether a pass of its own puts keys and values into the cache.
-        """
+        """Declare what all layers share; with ``in_place`` blending adds to the residual stream."""
         width, layer = self.config.hidden_size, self.config.family.layer
         first = self.rows("hidden.a", width)
         self.streams = first, self.rows("hidden.b", width) if layer.scaled or not in_place else first
@@ -171,17 +164,20 @@ class Lowering(ABC):
         x: RowInterleaved | TensorSpec | RawRows,
         out: RowInterleaved,
         *,
-        first: Extent = 0,
-        residual: RowInterleaved | None = None,
-        activation: str = "none",
-        cap: float = 0.0,
-        turning: Turning | None = None,
-        adds: bool = False,
-        parts: int = 1,
-        clears: str = "",
         raw: bool = False,
+        **further: Any,
     ) -> None:
-        """Draw a product, with the norm of its recipe, or its bare sums."""
+        """Draw a product, with the norm of its recipe, or its bare sums; ``further`` are arguments of :func:`gemm`."""
+
+    @property
+    def in_slots(self) -> dict[str, Any]:
+        """The arguments of a pass over the slots of rows."""
+        return {"slots": self.used, "kernels": self.kernels}
+
+    @property
+    def in_rows(self) -> dict[str, Any]:
+        """The arguments of a pass over one tensor with a row a slot."""
+        return {"rows": self.counted, "kernels": self.kernels}
 
     def value(self, name: str, view: View) -> None:
         """Name what the last draw has written, in the plan of one sequence."""
@@ -272,30 +268,26 @@ class Lowering(ABC):
         name, parts = f"{recipe.name}.lora", 1
         if self.parts_of(recipe) > 1:
             parts = parts_of_steps(4 * blocks_for(recipe.width), self.kernels.part_steps)
-        shared: dict[str, Any] = {"rows": self.counted, "parts": parts, "kernels": self.kernels}
-        self.plan.draw(lora_down(name, f"{recipe.kind}.lora", x, low_rank, **shared, **chosen))
+        self.plan.draw(lora_down(name, f"{recipe.kind}.lora", x, low_rank, parts=parts, **self.in_rows, **chosen))
 
     def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
         """Draw a layer; with ``ends`` only what it keeps for later tokens."""
         found: list[tuple[Branch, RowInterleaved | TensorSpec]] = []
         for branch in layer.mixings:
-            mixed = self.mixed(layer.number, branch, ends=ends)
+            node = branch.body
+            mixed: RowInterleaved | TensorSpec | None = None
+            if isinstance(node, Convolution):
+                mixed = self.convolve(layer.number, node, ends=ends)
+            elif isinstance(node, DeltaMixing):
+                mixed = self.apply_delta_rule(layer.number, branch, node, ends=ends)
+            elif isinstance(node, Attention):
+                mixed = self.attention(layer.number, node, ends=ends)
             if mixed is None:
                 self.kept += self.plan.last_written
             else:
                 found.append((branch, mixed))
         if not ends:
             self.after_mixing(layer, found)
-
-    def mixed(self, layer: int, branch: Branch, *, ends: bool) -> RowInterleaved | TensorSpec | None:
-        """Draw what a branch mixes; with ``ends`` only what it keeps."""
-        node = branch.body
-        if isinstance(node, Convolution):
-            return self.convolve(layer, node, ends=ends)
-        if isinstance(node, DeltaMixing):
-            return self.apply_delta_rule(layer, branch, node, ends=ends)
-        assert isinstance(node, Attention)
-        return self.attention(layer, node, ends=ends)
 
     def convolve(self, layer: int, node: Convolution, *, ends: bool) -> RowInterleaved | None:
         """Draw the three parts of a layer's convolution, the product of two into the cache, and the rest."""
@@ -341,9 +333,10 @@ class Lowering(ABC):
             self.product(recipe, x, raw)
             how: dict[str, Any] = {"head_dim": node.of.head_dim, "eps": self.config.layer_norm_eps, **first}
             how |= {"whole": node.whole, "values": node.of.value_norms, "turned_first": node.of.turned_first}
-            where: dict[str, Any] = {"rows": self.table, "slots": self.used, "kernels": self.kernels}
             gains = self.of_layer(layer, "attn.qkv.turn")
-            self.plan.draw(turn_heads(f"{name}.turn", raw, gains, turning, out, **how, **where))
+            self.plan.draw(
+                turn_heads(f"{name}.turn", raw, gains, turning, out, rows=self.table, **how, **self.in_slots)
+            )
         heads = self.recipes.heads(layer)
         self.name_heads(layer, "q", heads.count, heads.queries_at, straight=straight)
         if node.of.source is not None:
@@ -386,9 +379,8 @@ class Lowering(ABC):
             mixed, target = RowInterleaved((mixed,)), RowInterleaved((out,))
         else:
             out = target = self.rows("attn.gated", mixed.cols)
-        how: dict[str, Any] = {"gates_at": self.recipes.gates_at, "slots": slots, "kernels": self.kernels}
-        how["head_floats"] = head_floats
-        self.plan.draw(gate_heads(f"h.{layer}.attn.gated", mixed, raw, target, **how))
+        how: dict[str, Any] = {**self.in_slots, "gates_at": self.recipes.gates_at, "slots": slots}
+        self.plan.draw(gate_heads(f"h.{layer}.attn.gated", mixed, raw, target, head_floats=head_floats, **how))
         return out
 
     def apply_delta_rule(self, layer: int, branch: Branch, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
@@ -471,8 +463,8 @@ class Lowering(ABC):
             before, behind = behind, before
         if layer.scale is not None:
             behind = self.streams[before is self.streams[0]]
-            how: dict[str, Any] = {"slots": self.used, "kernels": self.kernels}
-            self.plan.draw(scale_rows(f"h.{number}.scale", before, self.of_layer(number, "scale"), behind, **how))
+            factor = self.of_layer(number, "scale")
+            self.plan.draw(scale_rows(f"h.{number}.scale", before, factor, behind, **self.in_slots))
             before, behind = behind, behind if self.in_place else before
         self.hidden = before, behind
         self.value(f"{to}.resid_post{self.centred}", stream)
@@ -494,9 +486,8 @@ class Lowering(ABC):
         gates, hidden = self.rows("per_layer.gate", width), self.rows("per_layer.hidden", width)
         self.product(recipes[0], residual, gates, activation=self.config.hidden_act)
         table, gain = self.of_layer(number, "per_layer.table"), self.of_model("per_layer.gain")
-        how: dict[str, Any] = {"rows": self.table, "picks": self.picks, "slots": self.used, "kernels": self.kernels}
-        how |= {"layer": number, "eps": self.config.layer_norm_eps}
-        name = f"h.{number}.per_layer.hidden"
+        how: dict[str, Any] = {"rows": self.table, "picks": self.picks, "layer": number, **self.in_slots}
+        name, how["eps"] = f"h.{number}.per_layer.hidden", self.config.layer_norm_eps
         self.plan.draw(per_layer_hidden(name, gates, self.projected, gain, table, hidden, **how))
         self.value(f"blocks.{number}.per_layer.hidden", View(width))
         self.add(recipes[1], hidden, residual, out)
@@ -514,7 +505,9 @@ class Lowering(ABC):
         if recipe.post_norm:
             assert self.branch is not None
             self.product(recipe, x, self.branch, **self.shared(self.parts_of(recipe), "all"))
-            self.post_norm(recipe, self.branch, residual, out)
+            name, kind = recipe.named(recipe.post_kind), recipe.post_kind
+            gains = self.weight(name, self.recipes.of_product(recipe, self.adapters))
+            self.norm(name, kind, self.branch, gains, out, residual=apart_from(out, residual))
         elif residual is not out:
             self.product(recipe, x, out, residual=residual)
         else:
@@ -528,9 +521,7 @@ class Lowering(ABC):
         out = self.blocks(f"row.{name}", *x.shape) if isinstance(x, TensorSpec) else self.rows(name, x.cols)
         given, to = (RowInterleaved((each,)) if isinstance(each, TensorSpec) else each for each in (x, out))
         gains, kind = self.of_product(recipe, "norm"), f"{recipe.kind.partition('.')[0]}.norm"
-        how: dict[str, Any] = {"slots": slots, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
-        how |= {"residual": None, "width": recipe.floats}
-        self.plan.draw(post_norm(f"{recipe.name}.norm", kind, given, gains, to, **how))
+        self.norm(f"{recipe.name}.norm", kind, given, gains, to, residual=None, width=recipe.floats, slots=slots)
         return out
 
     @staticmethod
@@ -542,13 +533,10 @@ class Lowering(ABC):
         """Instances that share a product which blending adds to the residual stream."""
         return shared_parts(self.matrix(recipe), self.kernels.part_steps)
 
-    def post_norm(self, recipe: Recipe, x: RowInterleaved, residual: RowInterleaved, out: RowInterleaved) -> None:
-        """Draw the norm behind a product, and the sum with the residual stream."""
-        name, kind = recipe.named(recipe.post_kind), recipe.post_kind
-        gains = self.weight(name, self.recipes.of_product(recipe, self.adapters))
-        how: dict[str, Any] = {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
-        stream = None if residual.names == out.names else residual
-        self.plan.draw(post_norm(name, kind, x, gains, out, residual=stream, **how))
+    def norm(self, name: str, kind: str, x: RowInterleaved, gains: TensorSpec, out: RowInterleaved, **how: Any) -> None:
+        """Draw the norm of rows, which are rounded or added to others."""
+        how = {**self.in_slots, "eps": self.config.layer_norm_eps, **how}
+        self.plan.draw(post_norm(name, kind, x, gains, out, **how))
 
     def use_experts(self, layer: int, node: ExpertMlps, residual: RowInterleaved, out: RowInterleaved) -> None:
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
@@ -560,18 +548,23 @@ class Lowering(ABC):
         router = recipes.router(layer)
         logits = self.row_vector("mlp.router", len(router.rows))
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
-        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
         self.adapt(router, x)
         how: dict[str, Any] = {"slots": self.counted, "kernels": self.kernels, "norm_eps": recipes.norm_eps(router)}
         self.plan.draw(gemm(router.name, "mlp.router", x, self.matrix(router), logits, **how))
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
-        bias = None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias")
+        how = {"bias": None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias"), **self.in_rows}
+        how["scales"] = None if node.norms is None else self.of_layer(layer, "mlp.expert_scale")
         first = replace(chooses, shared=False) if chooses.apart else chooses
-        scales = None if node.norms is None else self.of_layer(layer, "mlp.expert_scale")
-        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, bias=bias, scales=scales, **shared))
+        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, **how))
         parts, choice = self.expert_products(layer, experts, x, choice)
+        how = {"slots": self.used, **self.in_rows}
         if node.norms is not None and inner is not None:
-            self.add_normed(layer, experts, inner, parts, choice, residual, out)
+            shared, chosen = (self.rows(f"mlp.{each}", out.cols) for each in ("shared_out", "chosen"))
+            self.product(recipes.apart(layer)[1], inner, shared)
+            self.plan.draw(
+                mix_experts(f"{name}.mix", "mlp.mix", parts, choice, chosen, experts, residual=None, alone=True, **how)
+            )
+            self.add_normed(layer, shared, chosen, residual, out)
             return
         if inner is not None:  # added once the experts have read the stream
             summed = out if residual.names == out.names else self.rows("mlp.shared_sum", out.cols)
@@ -580,38 +573,22 @@ class Lowering(ABC):
             else:
                 self.add(recipes.apart(layer)[1], inner, residual, summed)
             residual = summed
-        stream = None if residual.names == out.names else residual
-        added = None if node.sum_bias is None else self.of_layer(layer, "mlp.sum_bias")
-        how = {"residual": stream, "slots": self.used, "bias": added, **shared}
+        how["bias"] = None if node.sum_bias is None else self.of_layer(layer, "mlp.sum_bias")
+        how["residual"] = apart_from(out, residual)
         self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
 
     def add_normed(
-        self,
-        layer: int,
-        experts: Experts,
-        inner: RowInterleaved,
-        parts: TensorSpec | RowInterleaved,
-        choice: TensorSpec,
-        residual: RowInterleaved,
-        out: RowInterleaved,
+        self, layer: int, shared: RowInterleaved, chosen: RowInterleaved, residual: RowInterleaved, out: RowInterleaved
     ) -> None:
         """Draw the sum of experts and the shared one, each normalised, whose norm is added to the stream."""
-        name, how = f"h.{layer}.mlp", dict[str, Any](slots=self.used, kernels=self.kernels)
-        shared, chosen, first, both = (
-            self.rows(f"mlp.{each}", out.cols) for each in ("shared_out", "chosen", "shared_normed", "both")
-        )
-        self.product(self.recipes.apart(layer)[1], inner, shared)
-        mixing: dict[str, Any] = {"residual": None, "rows": self.counted, "alone": True, **how}
-        self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, chosen, experts, **mixing))
-        stream = None if residual.names == out.names else residual
+        first, both = (self.rows(f"mlp.{each}", out.cols) for each in ("shared_normed", "both"))
         for part, x, to, beside in (
             ("shared", shared, first, None),
             ("chosen", chosen, both, first),
-            ("sum", both, out, stream),
+            ("sum", both, out, apart_from(out, residual)),
         ):
-            gains, alone = self.of_layer(layer, f"mlp.norm.{part}"), part == "shared"
-            further: dict[str, Any] = {"residual": beside, "eps": self.config.layer_norm_eps, "alone": alone, **how}
-            self.plan.draw(post_norm(f"{name}.norm.{part}", "mlp.post_norm", x, gains, to, **further))
+            name, gains = f"h.{layer}.mlp.norm.{part}", self.of_layer(layer, f"mlp.norm.{part}")
+            self.norm(name, "mlp.post_norm", x, gains, to, residual=beside, alone=part == "shared")
 
     def add_weighted(
         self,
@@ -626,11 +603,9 @@ class Lowering(ABC):
         name, found = f"h.{layer}.mlp.shared", self.rows("mlp.shared_out", out.cols)
         self.product(self.recipes.apart(layer)[1], inner, found)
         choice, only = self.row_vector("mlp.shared_choice", CHOICE_FLOATS), Experts(1, 1, normed=False)
-        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
-        stream = None if residual.names == out.names else residual
-        how: dict[str, Any] = {"residual": stream, "slots": self.used, **shared}
+        how = {"slots": self.used, "residual": apart_from(out, residual), **self.in_rows}
         self.plan.draw(
-            route(f"{name}.choice", "mlp.choice", logits, choice, alone, **shared),
+            route(f"{name}.choice", "mlp.choice", logits, choice, alone, **self.in_rows),
             mix_experts(f"{name}.mix", "mlp.mix", found, choice, out, only, **how),
         )
 
@@ -664,7 +639,7 @@ class Lowering(ABC):
             if node.alphas:
                 linear, inner = inner, self.rows("mlp.activated", width)
                 alphas, name = self.of_layer(layer, "mlp.alphas"), f"h.{layer}.mlp.act"
-                self.plan.draw(xielu_rows(name, linear, alphas, inner, slots=self.used, kernels=self.kernels))
+                self.plan.draw(xielu_rows(name, linear, alphas, inner, **self.in_slots))
             self.value(f"blocks.{layer}.mlp.hidden", View(width))
             return inner
         self.product(recipe, x, inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
@@ -695,3 +670,8 @@ class Lowering(ABC):
         into_slot = layout.format_name == "rgba32f" and layout.slot_is_rectangular
         shared = self.kernels.split_norms and (into_slot or self.in_bytes)
         return self.parts_of(recipe) if shared and self.shares_norms else 1
+
+
+def apart_from(out: RowInterleaved, added: RowInterleaved | None) -> RowInterleaved | None:
+    """Rows that a pass has to add; None if blending adds to them, as they are in its targets."""
+    return None if added is None or added.names == out.names else added

@@ -13,6 +13,7 @@ Every pass computes a row as the fast plan does, with the same weights and the s
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from glinfer.errors import PlanError
@@ -90,13 +91,18 @@ def fitting_chunk_plan(options: PlanOptions, *, rows: int, **further: Any) -> Pl
     Raises:
         PlanError: not even the rows of a single slot fit.
     """
+    return halved(lambda count: chunk_plan(options, rows=count, **further), rows, options.kernels.rows_per_draw)
+
+
+def halved(build: Callable[[int], Plan], rows: int, least: int) -> Plan:
+    """The plan of at most ``rows`` rows, halved until it fits its textures; PlanError if not even ``least`` rows do."""
     while True:
         try:
-            return chunk_plan(options, rows=rows, **further)
+            return build(rows)
         except PlanError:
-            if rows <= options.kernels.rows_per_draw:
+            if rows <= least:
                 raise
-            rows = max(options.kernels.rows_per_draw, rows // 2)
+            rows = max(least, rows // 2)
 
 
 def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
@@ -106,10 +112,7 @@ def batch_plan(options: PlanOptions, *, sequences: int, capacity: int) -> Plan:
     each run; its token may be the one that the run before chose. Inputs: ``rows``, always ``sequences``; ``longest``,
     the tokens of the longest sequence.
 
-    Args:
-        options: the options of all fast plans.
-        sequences: number of sequences.
-        capacity: the most tokens of a sequence, a multiple of 64.
+    ``capacity``, the most tokens of a sequence, is a multiple of 64.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.
@@ -123,11 +126,6 @@ def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
     Table, inputs and errors are those of :func:`chunk_plan`. The choice of row r is in row r of ``row.picks``,
     drawn with the noise that the table gives the row (:func:`glinfer.kernels.fused.sample.pick_rows`); keys and values
     go to the cache, so that a sequence keeps the rows that it accepts and overwrites the others.
-
-    Args:
-        options: the options of all fast plans.
-        rows: the most rows of one run.
-        cache_slots: slots of the caches, a multiple of 64.
     """
     return _DraftedLowering(options, rows, cache_slots, cache_slots).build()
 
@@ -148,8 +146,7 @@ class _RowsLowering(Lowering):
             raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
         self.targets = self.kernels.rows_per_draw
         self.used = self.slots = slots_for(rows, self.targets)
-        table = RowLayout.of((self.slots * self.targets, ROW_WORDS), "rgba32ui", self.max_texture_size)
-        self.table = self.plan.laid_out(ROWS, "input", table)
+        self.table = self.read_table(ROWS, self.slots * self.targets, ROW_WORDS, "rgba32ui")
         self.declare(in_place=self.kernels.blends, stores=True)
 
     @property
@@ -158,39 +155,45 @@ class _RowsLowering(Lowering):
         return None
 
     def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
-        shape, tiles = (self.slots, floats), self.kernels.row_tiles
-        layout = BlockLayout.of(shape, self.max_texture_size, tiles=tiles, format_name=format_name)
-        return self.rows_as(f"row.{name.removeprefix('attn.').removeprefix('mlp.')}", layout)
+        name = f"row.{name.removeprefix('attn.').removeprefix('mlp.')}"
+        return self.dealt(name, self.slots, floats, format_name=format_name)
 
-    def rows_as(self, name: str, layout: BlockLayout, kind: str = "activation") -> RowInterleaved:
+    def dealt(
+        self, name: str, slots: int, floats: int, kind: str = "activation", *, tiles: int = 0, **further: Any
+    ) -> RowInterleaved:
+        """A tensor [slots, floats] for each render target."""
+        layout = BlockLayout.of(
+            (slots, floats), self.max_texture_size, tiles=tiles or self.kernels.row_tiles, **further
+        )
         names = (f"{name}.{number}" for number in range(self.targets))
         return RowInterleaved(tuple(self.plan.laid_out(each, kind, layout) for each in names))
 
+    def read_table(self, name: str, rows: int, cols: int, format_name: str = "rgba32f") -> TensorSpec:
+        """An input that is read a row at a time."""
+        return self.plan.laid_out(name, "input", RowLayout.of((rows, cols), format_name, self.max_texture_size))
+
     def row_vector(self, name: str, floats: int) -> TensorSpec:
-        return self.whole_vector(name, self.slots * self.targets, floats)
+        return self.whole_vector(f"row.{name}", self.slots * self.targets, floats)
+
+    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
+        return self.whole_vector(name, self.slots * self.targets, ranks)
 
     def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
         """An activation [slots, floats]."""
         layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
-        return self.plan.laid_out(f"row.{name}", "activation", layout)
+        return self.plan.laid_out(name, "activation", layout)
 
     def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
         joined = self.row_vector(name, x.cols)
-        self.plan.draw(join_rows(f"h.{layer}.{kind}", kind, x, joined, rows=self.counted, kernels=self.kernels))
+        self.plan.draw(join_rows(f"h.{layer}.{kind}", kind, x, joined, **self.in_rows))
         return joined
 
     def embed(self, picks: TensorSpec | None = None, out: RowInterleaved | None = None) -> None:
         self.picks, (wte, wpe) = picks, self.tables()
         how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
-        how |= {"slots": self.used, "picks": picks, "images": self.images, "kernels": self.kernels}
+        how |= {"picks": picks, "images": self.images, **self.in_slots}
         self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0] if out is None else out, **how))
         self.embed_layers()
-
-    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
-        """Declare the inner vectors of adapters, in a slot of one tensor for each row."""
-        shape = self.slots * self.targets, ranks
-        layout = BlockLayout.of(shape, self.max_texture_size, tiles=self.kernels.row_tiles)
-        return self.plan.laid_out(name, "activation", layout)
 
     def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
         how: dict[str, Any] = {"together": self.together and not ring, "kernels": self.kernels, "kind": kind}
@@ -205,8 +208,7 @@ class _RowsLowering(Lowering):
     def pick(self, picks: TensorSpec) -> None:
         """Choose the token after each row."""
         vocab, logits = self.config.vocab_size, self.head()
-        how: dict[str, Any] = {"vocab": vocab, "count": "rows", "kernels": self.kernels}
-        self.plan.draw(pick_rows("pick", logits, self.table, picks, **how))
+        self.plan.draw(pick_rows("pick", logits, self.table, picks, vocab=vocab, count="rows", kernels=self.kernels))
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
@@ -222,16 +224,15 @@ class _RowsLowering(Lowering):
             return super().expert_products(layer, experts, x, choice)
         name, config, targets = f"h.{layer}.mlp", self.config, self.targets
         groups = most_groups(self.slots * targets, targets, experts)
-        tally = self.whole_vector("mlp.tally", tally_rows(self.slots * targets), experts.count)
-        chosen = self.whole_vector("mlp.groups", groups, CHOICE_FLOATS * targets)
+        tally = self.whole_vector("row.mlp.tally", tally_rows(self.slots * targets), experts.count)
+        chosen = self.whole_vector("row.mlp.groups", groups, CHOICE_FLOATS * targets)
         places = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
-        inner = self.in_groups("mlp.inner", groups, config.intermediate_size)
-        parts = self.in_groups("mlp.parts", groups, config.hidden_size)
-        shared: dict[str, Any] = {"rows": self.counted, "kernels": self.kernels}
+        inner = self.dealt("row.mlp.inner", groups, config.intermediate_size)
+        parts = self.dealt("row.mlp.parts", groups, config.hidden_size)
         norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
         in_groups: dict[str, Any] = {"slots": groups, "experts": experts, "chosen": chosen, "kernels": self.kernels}
         self.plan.draw(
-            *group_draws(name, choice, tally, places, chosen, experts, targets=targets, **shared),
+            *group_draws(name, choice, tally, places, chosen, experts, targets=targets, **self.in_rows),
             gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **in_groups, **norm),
             gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, **in_groups),
         )
@@ -240,14 +241,7 @@ class _RowsLowering(Lowering):
     @property
     def few_expert_rows(self) -> int:
         """The most rows that go one by one through their experts."""
-        experts, config = self.config.experts, self.config
-        assert experts is not None
-        return few_rows(self.plan.max_rows, experts.stacked, config.hidden_size, config.intermediate_size, self.kernels)
-
-    def in_groups(self, name: str, groups: int, floats: int) -> RowInterleaved:
-        """An activation with a row in each place of each group of rows."""
-        names = [f"{name}.{number}" for number in range(self.targets)]
-        return RowInterleaved(tuple(self.whole_vector(each, groups, floats) for each in names))
+        return _few_rows(self.options, self.plan.max_rows)
 
     def product(
         self,
@@ -263,8 +257,7 @@ class _RowsLowering(Lowering):
             self.adapt(recipe, x)
         further |= self.norms_of(recipe, x) if recipe.norm and not raw else {}
         further |= {"turning": turning, "rows": None if turning is None else self.table}
-        how: dict[str, Any] = {"slots": self.used, "raw": raw, "kernels": self.kernels}
-        self.plan.draw(gemm(recipe.name, recipe.kind, x, self.matrix(recipe), out, **how, **further))
+        self.plan.draw(gemm(recipe.name, recipe.kind, x, self.matrix(recipe), out, raw=raw, **self.in_slots, **further))
 
     def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
         """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
@@ -273,11 +266,15 @@ class _RowsLowering(Lowering):
 
 def few_chunk_rows(options: PlanOptions) -> int:
     """The most tokens of a prompt that take less time in a plan of their own, where experts take rows one by one."""
-    config, kernels, experts = options.config, options.kernels, options.config.experts
+    most = [SPAN] if delta_layers(options.config) else []
+    return _few_rows(options, min(options.kernels.chunk, options.config.max_position_embeddings, *most))
+
+
+def _few_rows(options: PlanOptions, rows: int) -> int:
+    config, experts = options.config, options.config.experts
     if experts is None:
         return 0
-    rows = min(kernels.chunk, config.max_position_embeddings, *([SPAN] if delta_layers(config) else []))
-    return few_rows(rows, experts.stacked, config.hidden_size, config.intermediate_size, kernels)
+    return few_rows(rows, experts.stacked, config.hidden_size, config.intermediate_size, options.kernels)
 
 
 class ChunkLowering(_RowsLowering):
@@ -290,7 +287,7 @@ class ChunkLowering(_RowsLowering):
 
     def __init__(self, options: PlanOptions, rows: int, cache_slots: int, every: int) -> None:
         """Declare what all layers share."""
-        config, kernels, max_texture_size = options.config, options.kernels, options.max_texture_size
+        config, kernels = options.config, options.kernels
         slots = max(1, slots_for(rows, kernels.rows_per_draw))
         # A row sees its own sequence alone; the padding rows of the last slot may lie beyond its end.
         longest = min(config.max_position_embeddings, cache_slots) + kernels.rows_per_draw
@@ -318,8 +315,7 @@ class ChunkLowering(_RowsLowering):
                 "takes them in together"
             )
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
-        layout = BlockLayout.of((groups * slots, config.num_attention_heads * BLOCK_FLOATS), max_texture_size)
-        self.scores = self.rows_as("row.scores", layout)
+        self.scores = self.dealt("row.scores", groups * slots, config.num_attention_heads * BLOCK_FLOATS, tiles=1)
         if self.deep:
             self.streams = self.streams[0], self.rows("hidden.b", config.hidden_size)
 
@@ -373,12 +369,16 @@ class ChunkLowering(_RowsLowering):
             return super().norms_of(recipe, x)
         assert isinstance(x, RowInterleaved)
         how: dict[str, Any] = {"centred": self.recipes.sums, "grouped": is_grouped(recipe.packing)}
-        how |= {"slots": self.used, "eps": self.config.layer_norm_eps, "kernels": self.kernels}
-        shape = x.slots, norm_floats(self.targets, centred=self.recipes.sums)
-        layout = BlockLayout.by_block(shape, self.max_texture_size)
-        norms = self.plan.laid_out("row.norms" if x.slots == self.slots else "image.norms", "activation", layout)
-        self.plan.draw(row_norms(f"{recipe.name}.norms", "norms", x, norms, **how))
-        return {"norms": norms}
+        out = "row.norms" if x.slots == self.slots else "image.norms"
+        return {"norms": self.row_norms(f"{recipe.name}.norms", x, out, **how)}
+
+    def row_norms(self, name: str, x: RowInterleaved, out: str, *, centred: bool, **further: Any) -> TensorSpec:
+        """Draw the factors of the norms of rows."""
+        shape = x.slots, norm_floats(self.targets, centred=centred)
+        norms = self.plan.laid_out(out, "activation", BlockLayout.by_block(shape, self.max_texture_size))
+        how: dict[str, Any] = {"eps": self.config.layer_norm_eps, "centred": centred, **further, **self.in_slots}
+        self.plan.draw(row_norms(name, "norms", x, norms, **how))
+        return norms
 
     @property
     def images(self) -> TensorSpec | None:
@@ -391,9 +391,7 @@ class ChunkLowering(_RowsLowering):
 
     def _by_token(self, name: str, floats: int) -> TensorSpec:
         """An input with a row for each row of the run."""
-        return self.plan.laid_out(
-            name, "input", RowLayout.of((self.table.shape[0], floats), "rgba32f", self.max_texture_size)
-        )
+        return self.read_table(name, self.table.shape[0], floats)
 
     @property
     def deep(self) -> int:
@@ -407,8 +405,8 @@ class ChunkLowering(_RowsLowering):
             return
         before, width, name = self.hidden[0], self.config.hidden_size, f"h.{layer.number}.images"
         out, images = self.streams[before is self.streams[0]], self._by_token(deep_name(layer.number), width)
-        how: dict[str, Any] = {"tokens": self.config.vocab_size, "slots": self.used, "kernels": self.kernels}
-        self.plan.draw(add_images(name, self.table, before, images, out, **how))
+        vocab = self.config.vocab_size
+        self.plan.draw(add_images(name, self.table, before, images, out, tokens=vocab, **self.in_slots))
         self.hidden = out, out if self.in_place else before
 
     def angles(self, rope: Rope) -> dict[str, Any]:
@@ -428,8 +426,8 @@ class _ScoreLowering(ChunkLowering):
     def finish(self) -> None:
         """Score each row's wanted token."""
         logits, scores = self.head(), self.rows(SCORES.removeprefix("row."), BLOCK_FLOATS)
-        how: dict[str, Any] = {"vocab": self.config.vocab_size, "slots": self.used, "kernels": self.kernels}
-        self.plan.draw(score_rows("score", logits, self.table, scores, **how))
+        vocab = self.config.vocab_size
+        self.plan.draw(score_rows("score", logits, self.table, scores, vocab=vocab, **self.in_slots))
 
 
 class _DraftedLowering(ChunkLowering):

@@ -1,15 +1,6 @@
 """The fast plan: one token a run over a cache of keys and values, in the fewest passes.
 
-A layer takes six passes with attention: keys, values and queries together (the norm in the product, heads turned by
-their positions, written straight into the cache); the scores of all heads; softmax and weighted sum; output projection
-+ residual; the MLP's first product with its gate or activation; its second product + residual. Normalised heads take
-one more, and so does the norm behind each branch; experts take three more, the router, the choice and the sum. A layer
-with a convolution takes six passes too: one product for its three parts, the product of two of them into the cache,
-the convolution with its gate, and the other three. Gates behind attention are one more, and a layer with a delta rule
-takes thirteen, of which nine lie between its two products (:mod:`glinfer.kernels.fused.delta`). A cache in bytes takes
-a pass more in each layer with attention, which rounds keys and values: a fragment of the product has four elements, too
-few to find a scale from. The embedding, the logits and the choice of the next token take one each: ``6 × layers + 3``
-draws.
+docs/architecture.md counts the passes of each kind of layer: six with attention, and three at the ends.
 """
 
 from __future__ import annotations
@@ -139,7 +130,6 @@ class _TokenLowering(Lowering):
         return plan.build()
 
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
-        """Declare the inner vector of an adapter."""
         return self.row_vector(name, ranks)
 
     def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:

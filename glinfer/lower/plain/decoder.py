@@ -7,8 +7,8 @@ lie four elements a texel, and weights are in the formats of their files (:mod:`
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 from glinfer.errors import PlanError
 from glinfer.families.layer import Rope
@@ -40,8 +40,9 @@ from glinfer.kernels.flat.product import Finish, Product, Strategy
 from glinfer.kernels.flat.rotate import rotate
 from glinfer.kernels.flat.strided import Axis
 from glinfer.kernels.fused.dense import ANGLES
-from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.plain.weights import ReferenceOptions
+from glinfer.kernels.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.lower.options import PlanOptions
+from glinfer.lower.plain.weights import stored_formats
 from glinfer.lower.ropes import QUERIES, angle_values, rope_names
 from glinfer.program.plan import Plan, PlanBuilder
 from glinfer.program.points import View
@@ -52,7 +53,7 @@ ROW_ANGLES = "row.angles"
 """The input with the angles of each row of a text with images."""
 
 
-def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
+def reference_decoder_plan(options: PlanOptions, *, rows: int) -> Plan:
     """The plan of a whole sequence of at most ``rows`` tokens; rows after the end of a shorter one are padding.
 
     It computes the logits and probabilities, [1, vocab], of the row that the run value ``last_row`` names. The input
@@ -67,8 +68,9 @@ def reference_decoder_plan(options: ReferenceOptions, *, rows: int) -> Plan:
 class _PlainLowering:
     """A plan under construction: a method for each kind of node."""
 
-    def __init__(self, options: ReferenceOptions, rows: int) -> None:
-        self.config, self.stored, self.rows, self.images = options.config, options.stored, rows, options.images
+    def __init__(self, options: PlanOptions, rows: int) -> None:
+        self.config, self.rows, self.images = options.config, rows, options.images
+        self.stored = stored_formats(options.config, options.weights, options.formats)
         self.names, self.width = options.config.family.names, options.config.hidden_size
         self.graph = graph_of(options.config)
         self.kernels, self.max_texture_size = options.kernels, options.max_texture_size
@@ -83,6 +85,7 @@ class _PlainLowering:
         # Layers whose keys and values others use, and these, by layer.
         self.sources = {self.config.layer(layer).source for layer in range(self.config.num_hidden_layers)}
         self.kept: dict[int, dict[str, TensorSpec]] = {}
+        self.number = 0  # of the layer
         self.hidden, self.other = (self.scratch(f"hidden.{letter}", rows, self.width) for letter in "ab")
 
     def build(self) -> Plan:
@@ -117,14 +120,28 @@ class _PlainLowering:
             name = f"{name}.{rows}x{cols}"
         return self.flat(name, "activation", rows, cols)
 
+    def draw(
+        self,
+        build: Callable[..., DrawSpec],
+        name: str,
+        kind: str,
+        *inputs: TensorSpec,
+        out: TensorSpec | tuple[int, int] | None = None,
+        **options: Any,
+    ) -> TensorSpec:
+        """Draw a pass to ``out``; a shape, by default the first input's, stands for a tensor of the draw's name."""
+        shape = inputs[0].shape if out is None else out
+        target = shape if isinstance(shape, TensorSpec) else self.scratch(name, *shape)
+        self.plan.draw(build(name, kind, *inputs, target, kernels=self.kernels, **options))
+        return target
+
     def vector(self, tensor: ModelTensor) -> TensorSpec:
         """A norm's weight or a bias, [1, n]."""
         return self.flat(tensor.name(self.names), "weight", 1, tensor.shape[0])
 
-    def taps(self, node: Linear) -> TensorSpec:
-        """The weights of a convolution, [positions, D]."""
-        width, _, length = node.weight.shape
-        return self.flat(node.weight.name(self.names), "weight", length, width)
+    def bias(self, tensor: ModelTensor | None) -> TensorSpec | None:
+        """A bias [1, n], where there is one."""
+        return None if tensor is None else self.vector(tensor)
 
     def matrix(self, node: Linear) -> tuple[TensorSpec, str | None]:
         """A matrix and its packed format, None for floats."""
@@ -144,21 +161,25 @@ class _PlainLowering:
 
     def embed(self, out: TensorSpec) -> None:
         """Draw the embeddings of the tokens, scaled or with positions as the family has them."""
-        plan, factor, positions = self.plan, self.config.embedding_scale, self.graph.positions
-        table, kept = self.matrix(self.graph.embeddings)
-        tokens = self.flat(TOKENS, "input", self.rows, 1, "rgba32i")
-        first = self.scratch("embed.tokens", *out.shape) if factor != 1.0 or positions is not None else out
+        factor, positions = self.config.embedding_scale, self.graph.positions
         images = self.flat(IMAGES, "input", self.rows, self.width) if self.images else None
-        shared: dict[str, Any] = {"table_format": kept, "inputs": self.width, "kernels": self.kernels, "images": images}
-        plan.draw(lookup("embed", "embed", tokens, table, first, **shared))
+        first = self.scratch("embed.tokens", *out.shape) if factor != 1.0 or positions is not None else out
+        self.lookup("embed", "embed", self.graph.embeddings, first, images=images)
         if factor != 1.0:
-            plan.draw(scale("embed.scale", "embed", first, out, factor=factor, kernels=self.kernels))
+            self.draw(scale, "embed.scale", "embed", first, out=out, factor=factor)
         if positions is not None:
-            table, _ = self.matrix(positions)
-            how: dict[str, Any] = {"length": self.rows, "offset": 0, "padded": True, "kernels": self.kernels}
-            plan.draw(position_add("embed.positions", "embed", first, table, out, **how))
-        plan.value("embed", View(self.width))
+            how: dict[str, Any] = {"length": self.rows, "offset": 0, "padded": True}
+            self.draw(position_add, "embed.positions", "embed", first, self.matrix(positions)[0], out=out, **how)
+        self.plan.value("embed", View(self.width))
         self.embed_layers(out)
+
+    def lookup(self, name: str, kind: str, node: Linear, out: TensorSpec | None = None, **further: Any) -> TensorSpec:
+        """Draw the row of each token in a table of embeddings."""
+        tokens, (table, kept) = self.flat(TOKENS, "input", self.rows, 1, "rgba32i"), self.matrix(node)
+        target = (self.rows, node.inputs) if out is None else out
+        return self.draw(
+            lookup, name, kind, tokens, table, out=target, table_format=kept, inputs=node.inputs, **further
+        )
 
     def embed_layers(self, x: TensorSpec) -> None:
         """Draw the projections of embeddings for all layers' third branches, each normalised, where there are any."""
@@ -167,71 +188,57 @@ class _PlainLowering:
             return
         name, inner = "per_layer", self.config.hidden_size_per_layer_input
         found = self.linear(f"{name}.in", name, product, x, scale=self.width**-0.5)
-        parts = found.shape[0] * self.config.num_hidden_layers
-        apart, normed = (self.scratch(f"{name}.{part}", parts, inner) for part in ("apart", "normed"))
-        self.plan.draw(repack(f"{name}.apart", name, found, apart, kernels=self.kernels))
+        shape = found.shape[0] * self.config.num_hidden_layers, inner
+        apart, normed = (
+            self.draw(repack, f"{name}.apart", name, found, out=shape),
+            self.scratch(f"{name}.normed", *shape),
+        )
         self.normalize(f"{name}.norm", name, norm, apart, normed)
-        inputs = self.scratch(f"{name}.inputs", *found.shape)
-        self.plan.draw(repack(f"{name}.inputs", name, normed, inputs, kernels=self.kernels))
+        self.draw(repack, f"{name}.inputs", name, normed, out=found.shape)
 
     def layer(self, layer: Layer) -> None:
-        """Draw both branches of a layer."""
-        before, (*_, last) = self.hidden, layer.branches
+        """Draw all branches of a layer."""
+        before, (*_, last), to = self.hidden, layer.branches, f"blocks.{layer.number}"
+        bodies: dict[type, Callable[[str, str, Any, TensorSpec], TensorSpec]] = {
+            Attention: self.attention,
+            Convolution: self.convolution,
+            DeltaMixing: self.delta,
+            Mlp: self.mlp,
+            ExpertMlps: self.experts,
+            PerLayer: self.per_layer,
+        }
+        self.number = layer.number
         for branch in layer.branches:
-            name, to, body = f"h.{layer.number}.{branch.name}", f"blocks.{layer.number}.{branch.name}", branch.body
+            name, own = f"h.{layer.number}.{branch.name}", f"{to}.{branch.name}"
             x = before if layer.parallel or branch is layer.beside else self.hidden
             if branch.norm is not None:
                 x = self.norm(f"{name}.norm", f"{branch.name}.norm", branch.norm, x)
-                self.plan.value(f"{to}.norm", View(self.width))
-            if isinstance(body, Attention):
-                out = self.attention(name, to, body, x, layer.number)
-            elif isinstance(body, Convolution):
-                out = self.convolution(name, to, body, x)
-            elif isinstance(body, DeltaMixing):
-                out = self.delta(name, to, body, x)
-            elif isinstance(body, Mlp):
-                out = self.mlp(name, to, body, x)
-            elif isinstance(body, PerLayer):
-                out = self.per_layer(name, to, body, x, layer.number)
-            else:
-                assert isinstance(body, ExpertMlps)
-                out = self.experts(name, to, body, x)
-            self.end(name, to, branch, out)
+                self.plan.value(f"{own}.norm", View(self.width))
+            self.end(name, own, branch, bodies[type(branch.body)](name, own, branch.body, x))
             if branch in layer.mixings[-1:]:
-                self.plan.value(f"blocks.{layer.number}.resid_mid", View(self.width))
+                self.plan.value(f"{to}.resid_mid", View(self.width))
             elif branch is not last and branch is not layer.mixing:
-                self.plan.value(f"blocks.{layer.number}.resid_mlp", View(self.width))
-            if branch is not last:
-                continue
-            if self.images is not None and layer.number < self.images.deep:
-                rows = self.flat(f"{IMAGES}.{layer.number}", "input", self.rows, self.width)
-                self.combine(f"h.{layer.number}.images", "images", "add", self.hidden, rows, self.other)
-                self.hidden, self.other = self.other, self.hidden
-            if layer.scale is not None:
-                self.combine(f"{name}.scale", "scale", "multiply", self.hidden, self.vector(layer.scale), self.other)
-                self.hidden, self.other = self.other, self.hidden
-            self.plan.value(f"blocks.{layer.number}.resid_post", View(self.width))
+                self.plan.value(f"{to}.resid_mlp", View(self.width))
+        if self.images is not None and layer.number < self.images.deep:
+            rows = self.flat(f"{IMAGES}.{layer.number}", "input", self.rows, self.width)
+            self.change_stream(f"h.{layer.number}.images", "images", "add", rows)
+        if layer.scale is not None:
+            factor = self.vector(layer.scale)
+            self.change_stream(f"h.{layer.number}.{last.name}.scale", "scale", "multiply", factor)
+        self.plan.value(f"{to}.resid_post", View(self.width))
 
-    def per_layer(self, name: str, to: str, node: PerLayer, x: TensorSpec, layer: int) -> TensorSpec:
+    def per_layer(self, name: str, to: str, node: PerLayer, x: TensorSpec) -> TensorSpec:
         """Draw the branch of a layer's own embedding."""
         rows, inner, kind = self.rows, node.gate.outputs, "per_layer"
-        how: dict[str, Any] = {"kernels": self.kernels}
-        tokens = self.flat(TOKENS, "input", rows, 1, "rgba32i")
-        table, kept = self.matrix(node.table)
-        found, scaled, total, inputs, hidden = (
-            self.scratch(f"{name}.{part}", rows, inner) for part in ("tokens", "scaled", "sum", "inputs", "hidden")
-        )
         axes = [Axis(rows, 1, 0), Axis(inner, 0, 1)]
         all_inputs = self.scratch("per_layer.inputs", rows, self.config.num_hidden_layers * inner)
-        projected = self.copy(f"{name}.part", kind, all_inputs, (rows, inner), axes, col_offset=layer * inner)
-        self.plan.draw(
-            lookup(f"{name}.tokens", kind, tokens, table, found, table_format=kept, inputs=inner, **how),
-            scale(f"{name}.scaled", kind, found, scaled, factor=inner**0.5, **how),
-        )
-        self.combine(f"{name}.sum", kind, "add", projected, scaled, total)
-        self.plan.draw(scale(f"{name}.inputs", kind, total, inputs, factor=0.5**0.5, **how))
+        projected = self.copy(f"{name}.part", kind, all_inputs, (rows, inner), axes, col_offset=self.number * inner)
+        found = self.lookup(f"{name}.tokens", kind, node.table)
+        scaled = self.draw(scale, f"{name}.scaled", kind, found, factor=inner**0.5)
+        total = self.combine(f"{name}.sum", kind, "add", projected, scaled)
+        inputs = self.draw(scale, f"{name}.inputs", kind, total, factor=0.5**0.5)
         gates = self.linear(f"{name}.gate", kind, node.gate, x, activation=self.config.hidden_act)
-        self.combine(f"{name}.hidden", kind, "multiply", gates, inputs, hidden)
+        hidden = self.combine(f"{name}.hidden", kind, "multiply", gates, inputs)
         self.plan.value(f"{to}.hidden", View(inner))
         return self.linear(f"{name}.out", kind, node.out, hidden)
 
@@ -240,35 +247,36 @@ class _PlainLowering:
         if branch.post_norm is not None:
             out = self.norm(f"{name}.post_norm", f"{branch.name}.post_norm", branch.post_norm, out)
         if branch.scale != 1.0:
-            scaled = self.scratch(f"{name}.scaled", *out.shape)
-            how: dict[str, Any] = {"factor": branch.scale, "kernels": self.kernels}
-            self.plan.draw(scale(f"{name}.scaled", f"{branch.name}.scale", out, scaled, **how))
-            out = scaled
+            out = self.draw(scale, f"{name}.scaled", f"{branch.name}.scale", out, factor=branch.scale)
         self.plan.value(f"{to}.out", View(self.width))
-        self.combine(f"{name}.add", "residual", "add", self.hidden, out, self.other)
+        self.change_stream(f"{name}.add", "residual", "add", out)
+
+    def change_stream(self, name: str, kind: str, operation: str, x: TensorSpec) -> None:
+        """Draw the sum or the product of the stream and x, which is the stream from then on."""
+        self.combine(name, kind, operation, self.hidden, x, self.other)
         self.hidden, self.other = self.other, self.hidden
 
     def combine(
-        self, name: str, kind: str, operation: str, a: TensorSpec, b: TensorSpec, out: TensorSpec
+        self, name: str, kind: str, operation: str, a: TensorSpec, b: TensorSpec, out: TensorSpec | None = None
     ) -> TensorSpec:
         """Draw the sum or the product of two tensors, element by element."""
-        self.plan.draw(arithmetic(name, kind, a, b, out, operation=operation, kernels=self.kernels))
-        return out
+        return self.draw(arithmetic, name, kind, a, b, out=out, operation=operation)
 
     def norm(self, name: str, kind: str, node: Norm, x: TensorSpec) -> TensorSpec:
         """Draw the norm of x."""
         out = self.scratch("normed" if x.shape[0] == self.rows else f"{name}.normed", *x.shape)
         return self.normalize(name, kind, node, x, out)
 
-    def normalize(self, name: str, kind: str, node: Norm | None, x: TensorSpec, out: TensorSpec) -> TensorSpec:
-        """Draw the norm of the rows of x, RMSNorm without gains if there is no node."""
+    def normalize(
+        self, name: str, kind: str, node: Norm | Literal["rms", "softmax"], x: TensorSpec, out: TensorSpec
+    ) -> TensorSpec:
+        """Draw the norm of the rows of x; those without gains are called by their names."""
         eps = self.config.layer_norm_eps
-        if node is None:
-            norm = normalize.Norm("rms", eps=eps)
+        if isinstance(node, str):
+            norm = normalize.Norm(node, eps=0.0 if node == "softmax" else eps)
         else:
-            bias = None if node.bias is None else self.vector(node.bias)
             gains: dict[str, Any] = {"offset": node.offset, "rounded": node.rounded}
-            norm = normalize.Norm(node.kind, self.vector(node.weight), bias, eps=eps, **gains)
+            norm = normalize.Norm(node.kind, self.vector(node.weight), self.bias(node.bias), eps=eps, **gains)
         self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
         return out
 
@@ -279,12 +287,9 @@ class _PlainLowering:
         node: Linear,
         x: TensorSpec,
         out: TensorSpec | None = None,
-        *,
-        activation: str = "none",
-        scale: float = 1.0,
-        cap: float = 0.0,
+        **finish: Any,
     ) -> TensorSpec:
-        """Draw ``out = activation(scale · x · weightᵀ + bias)``, bounded by a cap.
+        """Draw ``out = activation(scale · x · weightᵀ + bias)``, bounded by a cap, as ``finish`` says.
 
         Where ``out`` is left out, it is a tensor of the draw's name. With a scale there is no bias, as :class:`Finish`
         adds it unscaled.
@@ -292,8 +297,7 @@ class _PlainLowering:
         weight, kept = self.matrix(node)
         out = self.scratch(name, x.shape[0], node.outputs) if out is None else out
         product = Product(x.shape[0], node.outputs, x.shape[1], transposed=True, table_format=kept)
-        bias = None if node.bias is None else self.vector(node.bias)
-        self.multiply(name, kind, x, weight, out, product, Finish(bias, activation, scale=scale, cap=cap))
+        self.multiply(name, kind, x, weight, out, product, Finish(self.bias(node.bias), **finish))
         return out
 
     def multiply(
@@ -308,20 +312,14 @@ class _PlainLowering:
         name: str,
         kind: str,
         x: TensorSpec,
-        shape: tuple[int, int],
+        out: TensorSpec | tuple[int, int],
         axes: list[Axis],
-        *,
-        row_offset: int | str = 0,
-        col_offset: int = 0,
-        out: TensorSpec | None = None,
+        **offsets: int | str,
     ) -> TensorSpec:
-        """Draw a copy of elements of x in another order, by default into a tensor of the draw's name."""
-        out = self.scratch(name, *shape) if out is None else out
-        how: dict[str, Any] = {"row_offset": row_offset, "col_offset": col_offset, "kernels": self.kernels}
-        self.plan.draw(strided_copy(name, kind, x, out, axes, **how))
-        return out
+        """Draw a copy of elements of x in another order."""
+        return self.draw(strided_copy, name, kind, x, out=out, axes=axes, **offsets)
 
-    def attention(self, name: str, to: str, node: Attention, x: TensorSpec, number: int) -> TensorSpec:
+    def attention(self, name: str, to: str, node: Attention, x: TensorSpec) -> TensorSpec:
         """Draw the attention of a layer."""
         rows, dim, gates = self.rows, node.of.head_dim, None
         heads, kv_heads = self.config.num_attention_heads, node.of.kv_heads
@@ -335,21 +333,21 @@ class _PlainLowering:
             if letter == "q" and node.of.gated:
                 axes = [Axis(rows, 1, 0), Axis(heads, 0, 2 * dim), Axis(dim, 0, 1)]
                 each, gates = (
-                    self.copy(f"{name}.{part}", "attn.parts", each, (rows, heads * dim), axes, col_offset=number * dim)
-                    for number, part in enumerate(("q_alone", "gate"))
+                    self.copy(f"{name}.{part}", "attn.parts", each, (rows, heads * dim), axes, col_offset=offset)
+                    for part, offset in (("q_alone", 0), ("gate", dim))
                 )
             if (norm is not None and not node.of.turned_first) or (letter == "v" and node.of.value_norms):
-                each = self.head_norm(step, node, norm, each, count)
+                each = self.head_norm(step, node, norm or "rms", each, count)
             if letter != "v" and node.of.rope is not None:
                 each = self.turn(step, self.rope(node.of.rope, queries=letter == "q"), each, count)
             if norm is not None and node.of.turned_first:
                 each = self.head_norm(step, node, norm, each, count)
             axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
-            keeps, shape = letter != "q" and number in self.sources, (count * rows, dim)
-            out = self.flat(step, "activation", *shape) if keeps else None
-            apart[letter] = self.copy(step, "attn.heads", each, shape, axes, out=out)
+            keeps, shape = letter != "q" and self.number in self.sources, (count * rows, dim)
+            out = self.flat(step, "activation", *shape) if keeps else shape
+            apart[letter] = self.copy(step, "attn.heads", each, out, axes)
             self.plan.value(f"{to}.{letter}", View(dim, count, rows))
-        self.kept[number] = {letter: apart[letter] for letter in "kv"}
+        self.kept[self.number] = {letter: apart[letter] for letter in "kv"}
         mixed = self.mix(name, to, node, apart)
         axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(dim, 0, 1)]
         joined = self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * dim), axes)
@@ -358,39 +356,28 @@ class _PlainLowering:
             axes = [Axis(rows, 1, 0), Axis(heads, 0, 1), Axis(dim, 0, 0)]
             gates = self.copy(f"{name}.gate", "attn.parts", found, (rows, heads * dim), axes)
         if gates is not None:
-            opened = self.scratch(f"{name}.opened", *joined.shape)
-            self.plan.draw(sigmoid(f"{name}.opened", "attn.gate", gates, opened, kernels=self.kernels))
-            out = self.scratch(f"{name}.gated", *joined.shape)
-            joined = self.combine(f"{name}.gated", "attn.gate", "multiply", joined, opened, out)
+            opened = self.draw(sigmoid, f"{name}.opened", "attn.gate", gates)
+            joined = self.combine(f"{name}.gated", "attn.gate", "multiply", joined, opened)
         self.plan.value(f"{to}.joined", View(heads * dim))
         if node.out_norm is not None:
             joined = self.norm(f"{name}.out_norm", "attn.norm", node.out_norm, joined)
             self.plan.value(f"{to}.rounded", View(heads * dim))
         return self.linear(f"{name}.out", "attn.out_proj", node.out, joined)
 
-    def head_norm(self, step: str, node: Attention, norm: Norm | None, x: TensorSpec, heads: int) -> TensorSpec:
-        """Draw the norm of heads of queries, keys or values, without gains if there is none, or of all of a row."""
-        kind = "attn.head_norm"
-        parts, dim = (1, x.shape[1]) if node.whole else (heads, node.of.head_dim)
-        by_head, normed = (self.scratch(f"{step}_{each}", self.rows * parts, dim) for each in ("heads", "normed"))
-        again = self.scratch(f"{step}_rows", *x.shape)
-        self.plan.draw(repack(f"{step}_heads", kind, x, by_head, kernels=self.kernels))
-        self.normalize(f"{step}_norm", kind, norm, by_head, normed)
-        self.plan.draw(repack(f"{step}_rows", kind, normed, again, kernels=self.kernels))
-        return again
+    def head_norm(
+        self, step: str, node: Attention, norm: Norm | Literal["rms"], x: TensorSpec, heads: int
+    ) -> TensorSpec:
+        """Draw the norm of heads of queries, keys or values, or of all of a row."""
+        kind, shape = "attn.head_norm", x.shape if node.whole else (self.rows * heads, node.of.head_dim)
+        by_head = self.draw(repack, f"{step}_heads", kind, x, out=shape)
+        normed = self.normalize(f"{step}_norm", kind, norm, by_head, self.scratch(f"{step}_normed", *shape))
+        return self.draw(repack, f"{step}_rows", kind, normed, out=x.shape)
 
     def turn(self, step: str, table: TensorSpec, x: TensorSpec, heads: int) -> TensorSpec:
         """Draw the rotation of heads of queries or keys."""
-        turned = self.scratch(f"{step}_turned", *x.shape)
-        interleaved, position = self.config.family.positions == "neighbours", ANGLES if self.config.long_after else 0
-        how: dict[str, Any] = {
-            "heads": heads,
-            "interleaved": interleaved,
-            "position": position,
-            "kernels": self.kernels,
-        }
-        self.plan.draw(rotate(f"{step}_turned", "attn.rope", x, table, turned, **how))
-        return turned
+        how: dict[str, Any] = {"interleaved": self.config.family.positions == "neighbours"}
+        how["position"] = ANGLES if self.config.long_after else 0
+        return self.draw(rotate, f"{step}_turned", "attn.rope", x, table, heads=heads, **how)
 
     def mix(self, name: str, to: str, node: Attention, apart: Mapping[str, TensorSpec]) -> TensorSpec:
         """Draw scores, probabilities and weighted sums of all heads; returns the sums [heads · rows, D]."""
@@ -407,17 +394,12 @@ class _PlainLowering:
         if node.sinks is not None:
             self.probs_beside_sinks(name, node.sinks, scores)
         else:
-            self.softmax(f"{name}.probs", "attn.probs", scores, probs)
+            self.normalize(f"{name}.probs", "attn.probs", "softmax", scores, probs)
         self.plan.value(f"{to}.probs", square)
         product = Product(rows, dim, rows, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
         self.multiply(f"{name}.mixed", "attn.mixed", probs, apart["v"], mixed, product, Finish())
         self.plan.value(f"{to}.mixed", View(dim, heads, rows))
         return mixed
-
-    def softmax(self, name: str, kind: str, x: TensorSpec, out: TensorSpec) -> None:
-        """Draw the softmax of rows."""
-        norm = normalize.Norm("softmax")
-        self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
 
     def probs_beside_sinks(self, name: str, sinks: ModelTensor, scores: TensorSpec) -> None:
         """Draw the softmax of rows of scores with the sink of their head as one more, which is then left out."""
@@ -426,115 +408,95 @@ class _PlainLowering:
         column = self.copy(f"{name}.sinks", "attn.sinks", self.vector(sinks), (places, 1), of_each_row)
         joined, shared = (self.scratch(f"{name}.{part}", places, rows + 1) for part in ("with_sinks", "shares"))
         self.plan.draw(concat(f"{name}.with_sinks", "attn.sinks", [scores, column], joined, kernels=self.kernels))
-        self.softmax(f"{name}.shares", "attn.sinks", joined, shared)
+        self.normalize(f"{name}.shares", "attn.sinks", "softmax", joined, shared)
         axes = [Axis(places, 1, 0), Axis(rows, 0, 1)]
         self.copy(f"{name}.probs", "attn.probs", shared, (places, rows), axes)
+
+    def convolve(self, name: str, kind: str, conv: Linear, x: TensorSpec) -> TensorSpec:
+        """Draw the convolution of each element over its tokens; its weights are [positions, D]."""
+        width, _, length = conv.weight.shape
+        taps = self.flat(conv.weight.name(self.names), "weight", length, width)
+        return self.draw(causal_conv, f"{name}.convolved", kind, x, taps, out=x.shape, bias=self.bias(conv.bias))
 
     def convolution(self, name: str, to: str, node: Convolution, x: TensorSpec) -> TensorSpec:
         """Draw the convolution of a layer, C · conv(B · x)."""
         rows, width = self.rows, self.width
-        joined, axes = (
-            self.linear(f"{name}.in_proj", "conv.in_proj", node.into[0], x),
-            [Axis(rows, 1, 0), Axis(width, 0, 1)],
-        )
+        joined = self.linear(f"{name}.in_proj", "conv.in_proj", node.into[0], x)
+        axes = [Axis(rows, 1, 0), Axis(width, 0, 1)]
         b, c, value = (
             self.copy(f"{name}.{letter}", "conv.parts", joined, (rows, width), axes, col_offset=number * width)
             for number, letter in enumerate("bcx")
         )
-        gated, convolved, mixed = (
-            self.scratch(f"{name}.{part}", rows, width) for part in ("gated", "convolved", "mixed")
-        )
-        bias = None if node.conv.bias is None else self.vector(node.conv.bias)
-        self.combine(f"{name}.gated", "conv.gate", "multiply", b, value, gated)
+        gated = self.combine(f"{name}.gated", "conv.gate", "multiply", b, value)
         self.plan.value(f"{to}.gated", View(width))
-        taps = self.taps(node.conv)
-        self.plan.draw(
-            causal_conv(f"{name}.convolved", "conv", gated, taps, convolved, bias=bias, kernels=self.kernels)
-        )
-        self.combine(f"{name}.mixed", "conv.gate", "multiply", c, convolved, mixed)
+        convolved = self.convolve(name, "conv", node.conv, gated)
+        mixed = self.combine(f"{name}.mixed", "conv.gate", "multiply", c, convolved)
         self.plan.value(f"{to}.mixed", View(width))
         return self.linear(f"{name}.out", "conv.out_proj", node.out, mixed)
 
     def delta(self, name: str, to: str, node: DeltaMixing, x: TensorSpec) -> TensorSpec:
         """Draw the gated delta rule or the scan of a layer, behind its convolution."""
-        rows, kernels, plan, of = self.rows, self.kernels, self.plan, node.rule
+        rows, of = self.rows, node.rule
         kind = "ssm" if of.scan else "delta"
-        letters = (("qkv", node.qkv), ("z", node.z), ("a", node.a), ("b", node.b))
         apart = {
             letter: self.linear(f"{name}.{letter}_proj", f"{kind}.in_proj", each, x)
-            for letter, each in letters
+            for letter, each in (("qkv", node.qkv), ("z", node.z), ("a", node.a), ("b", node.b))
             if each is not None
         }
-        convolved, mixed = (self.scratch(f"{name}.{part}", rows, of.channels) for part in ("convolved", "channels"))
-        bias = None if node.conv.bias is None else self.vector(node.conv.bias)
-        how: dict[str, Any] = {"bias": bias, "kernels": kernels}
-        plan.draw(
-            causal_conv(f"{name}.convolved", f"{kind}.conv", apart["qkv"], self.taps(node.conv), convolved, **how),
-            activation(f"{name}.channels", f"{kind}.conv", convolved, mixed, activation="silu", kernels=kernels),
-        )
+        convolved = self.convolve(name, f"{kind}.conv", node.conv, apart["qkv"])
+        mixed = self.draw(activation, f"{name}.channels", f"{kind}.conv", convolved, activation="silu")
         key, value, by_head = (of.key_heads, of.key), (of.heads, of.value), list[TensorSpec]()
         for letter, (heads, each), start in zip("qkv", (key, key, value), of.starts, strict=True):
             axes = [Axis(rows, 1, 0), Axis(heads, 0, each), Axis(each, 0, 1)]
             shape = rows * heads, each
             by_head.append(self.copy(f"{name}.{letter}", f"{kind}.heads", mixed, shape, axes, col_offset=start))
         q, k, v = by_head
-        g, beta = (self.scratch(f"{name}.{part}", rows, of.heads) for part in ("g", "beta"))
         rate, shift = self.vector(node.rate), self.vector(node.shift)
-        results = self.scratch(f"{name}.heads", rows * of.heads, of.value)
-        rule: dict[str, Any] = {"sequence": rows, "scale": of.key**-0.5, "norm_eps": DELTA_EPS, "in_turn": of.in_turn}
-        shares = sigmoid(f"{name}.beta", f"{kind}.decay", apart["b"], beta, kernels=kernels) if "b" in apart else None
-        if shares is None:
-            rule |= {"scale": 1.0, "norm_eps": None, "scan": True}
-            shares = softplus(f"{name}.beta", f"{kind}.decay", apart["a"], shift, beta, kernels=kernels)
-        plan.draw(
-            log_decay(f"{name}.g", f"{kind}.decay", apart["a"], rate, shift, g, kernels=kernels),
-            shares,
-            delta_rule(f"{name}.heads", f"{kind}.rule", q, k, v, g, beta, results, **rule, kernels=kernels),
-        )
+        g = self.draw(log_decay, f"{name}.g", f"{kind}.decay", apart["a"], rate, shift)
+        rule: dict[str, Any] = {"sequence": rows, "in_turn": of.in_turn}
+        if "b" in apart:
+            beta = self.draw(sigmoid, f"{name}.beta", f"{kind}.decay", apart["b"])
+            rule |= {"scale": of.key**-0.5, "norm_eps": DELTA_EPS}
+        else:
+            beta = self.draw(softplus, f"{name}.beta", f"{kind}.decay", apart["a"], shift)
+            rule |= {"scale": 1.0, "scan": True}
+        results = self.draw(delta_rule, f"{name}.heads", f"{kind}.rule", q, k, v, g, beta, out=v.shape, **rule)
         if node.skip is not None:
             gated = self.gated_scan(name, node, results, v, apart["z"])
         else:
             assert node.norm is not None
-            joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "mixed"))
             scaled = self.scratch(f"{name}.heads_normed", *results.shape)
             self.normalize(f"{name}.heads_norm", f"{kind}.head_norm", node.norm, results, scaled)
-            plan.draw(
-                repack(f"{name}.joined", f"{kind}.joined", scaled, joined, kernels=kernels),
-                gate(f"{name}.mixed", f"{kind}.gate", apart["z"], gated, up=joined, activation="silu", kernels=kernels),
-            )
-        plan.value(f"{to}.mixed", View(of.values))
+            gated = self.gated_heads(f"{name}.mixed", f"{name}.joined", kind, scaled, apart["z"])
+        self.plan.value(f"{to}.mixed", View(of.values))
         return self.linear(f"{name}.out", f"{kind}.out_proj", node.out, gated)
+
+    def gated_heads(self, name: str, joined: str, kind: str, heads: TensorSpec, z: TensorSpec) -> TensorSpec:
+        """Draw the results of heads side by side, and these times their gates."""
+        up = self.draw(repack, joined, f"{kind}.joined", heads, out=z.shape)
+        return self.draw(gate, name, f"{kind}.gate", z, up=up, activation="silu")
 
     def gated_scan(self, name: str, node: DeltaMixing, results: TensorSpec, v: TensorSpec, z: TensorSpec) -> TensorSpec:
         """Draw what follows a scan: the sum with its values times their factors, gates, and the norm of groups."""
-        rows, kernels, plan, of = self.rows, self.kernels, self.plan, node.rule
+        rows, of = self.rows, node.rule
         assert node.skip is not None
         axes = [Axis(rows, 0, 0), Axis(of.heads, 0, 1)]
         skip = self.copy(f"{name}.skip", "ssm.skip", self.vector(node.skip), (results.shape[0], 1), axes)
-        skipped, summed = (self.scratch(f"{name}.{part}", *results.shape) for part in ("skipped", "summed"))
-        self.combine(f"{name}.skipped", "ssm.skip", "multiply", v, skip, skipped)
-        self.combine(f"{name}.summed", "ssm.skip", "add", results, skipped, summed)
-        joined, gated = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("joined", "gated"))
-        plan.draw(
-            repack(f"{name}.joined", "ssm.joined", summed, joined, kernels=kernels),
-            gate(f"{name}.gated", "ssm.gate", z, gated, up=joined, activation="silu", kernels=kernels),
-        )
+        skipped = self.combine(f"{name}.skipped", "ssm.skip", "multiply", v, skip)
+        summed = self.combine(f"{name}.summed", "ssm.skip", "add", results, skipped)
+        gated = self.gated_heads(f"{name}.gated", f"{name}.joined", "ssm", summed, z)
         if node.norm is None:
             return gated
         shape = rows * of.norm_groups, of.values // of.norm_groups
-        apart, normed = (self.scratch(f"{name}.{part}", *shape) for part in ("groups", "normed_groups"))
-        again, mixed = (self.scratch(f"{name}.{part}", rows, of.values) for part in ("again", "mixed"))
-        norm = normalize.Norm("rms", eps=self.config.layer_norm_eps)
-        how: dict[str, Any] = {"scratch": self.scratch, "kernels": kernels}
-        plan.draw(repack(f"{name}.groups", "ssm.norm", gated, apart, kernels=kernels))
-        plan.draw(*normalized(f"{name}.group_norm", "ssm.norm", apart, normed, norm, **how))
-        plan.draw(repack(f"{name}.again", "ssm.norm", normed, again, kernels=kernels))
-        return self.combine(f"{name}.mixed", "ssm.norm", "multiply", again, self.vector(node.norm.weight), mixed)
+        apart = self.draw(repack, f"{name}.groups", "ssm.norm", gated, out=shape)
+        normed = self.scratch(f"{name}.normed_groups", *shape)
+        self.normalize(f"{name}.group_norm", "ssm.norm", "rms", apart, normed)
+        again = self.draw(repack, f"{name}.again", "ssm.norm", normed, out=gated.shape)
+        return self.combine(f"{name}.mixed", "ssm.norm", "multiply", again, self.vector(node.norm.weight))
 
     def mlp(self, name: str, to: str, node: Mlp, x: TensorSpec) -> TensorSpec:
         """Draw an MLP."""
-        inner = View(node.up.outputs)
-        act = "none" if node.alphas else self.config.hidden_act
+        inner, act = View(node.up.outputs), "none" if node.alphas else self.config.hidden_act
         name = name if self.config.experts is None else f"{name}.dense"
         hidden = self.scratch(f"{name}.inner", self.rows, node.up.outputs)
         if node.gate is None:
@@ -544,11 +506,10 @@ class _PlainLowering:
             self.plan.value(f"{to}.gate", inner)
             up = self.linear(f"{name}.up_proj", "mlp.up_proj", node.up, x)
             self.plan.value(f"{to}.up", inner)
-            self.plan.draw(gate(f"{name}.gate", "mlp.gate", gates, hidden, up=up, activation=act, kernels=self.kernels))
+            self.draw(gate, f"{name}.gate", "mlp.gate", gates, out=hidden, up=up, activation=act)
         if node.alphas:
-            linear, hidden = hidden, self.scratch(f"{name}.activated", *hidden.shape)
-            positive, negative = map(self.vector, node.alphas)
-            self.plan.draw(xielu(f"{name}.act", "mlp.act", linear, positive, negative, hidden, kernels=self.kernels))
+            out, alphas = self.scratch(f"{name}.activated", *hidden.shape), map(self.vector, node.alphas)
+            hidden = self.draw(xielu, f"{name}.act", "mlp.act", hidden, *alphas, out=out)
         self.plan.value(f"{to}.hidden", inner)
         if node.down_norm is not None:
             hidden = self.norm(f"{name}.down_norm", "mlp.norm", node.down_norm, hidden)
@@ -557,58 +518,56 @@ class _PlainLowering:
 
     def experts(self, name: str, to: str, node: ExpertMlps, x: TensorSpec) -> TensorSpec:
         """Draw every expert of a layer for all rows, and the sum of each row's chosen experts."""
-        plan, kernels, rows, choice, beside = self.plan, self.kernels, self.rows, node.choice, None
-        own, norms, scale, scales = f"{name}.shared", node.norms, 1.0, None
-        if norms is not None and node.shared is not None:
-            beside = self.scratch(f"{own}.normed", rows, self.width)
-            self.normalize(f"{own}.norm", "mlp.norm", norms.shared, self.expert(own, own, node.shared, x, {}), beside)
+        rows, choice, norms, scale = self.rows, node.choice, node.norms, 1.0
+        beside = scales = None
+        if norms is not None:
+            assert node.shared is not None
+            own = f"{name}.shared"
+            beside, out = self.scratch(f"{own}.normed", rows, self.width), self.expert(own, own, node.shared, x)
+            self.normalize(f"{own}.norm", "mlp.norm", norms.shared, out, beside)
             x, scale = self.norm(f"{name}.router.norm", "mlp.norm", norms.router, self.hidden), self.width**-0.5
             scales = self.vector(norms.scale)
         logits = self.linear(f"{name}.router", "mlp.router", node.router, x, scale=scale)
-        weight = self.scratch(f"{name}.weight", rows, 1)
         if norms is not None:
             x = self.norm(f"{name}.experts.norm", "mlp.norm", norms.experts, self.hidden)
-        plan.value(f"{to}.router", View(choice.count))
+        self.plan.value(f"{to}.router", View(choice.count))
+        weight = self.scratch(f"{name}.weight", rows, 1)
         part, sums, other = (self.scratch(f"{name}.{each}", rows, self.width) for each in ("part", "sum.a", "sum.b"))
-        scaled = weight if scales is None else self.scratch(f"{name}.scaled_weight", rows, 1)
 
-        def add(own: str, out: TensorSpec, first: bool) -> None:
+        def add(own: str, out: TensorSpec, by: TensorSpec, *, first: bool = False) -> None:
             """Add an MLP's result times its weight to the sum."""
             nonlocal sums, other
-            by = weight if scales is None else scaled
             self.combine(f"{own}.part", "mlp.mix", "multiply", out, by, sums if first else part)
             if not first:
                 self.combine(f"{own}.sum", "mlp.mix", "add", sums, part, other)
                 sums, other = other, sums
 
         for number, mlp in enumerate(node.experts):
-            own = f"{name}.experts.{number}"
-            out = self.expert(name, own, mlp, x, {"experts": choice})
-            bias = None if node.choice_bias is None else self.vector(node.choice_bias)
-            which: dict[str, Any] = {"expert": number, "bias": bias, "kernels": kernels}
-            plan.draw(expert_weight(f"{own}.weight", "mlp.choice", logits, weight, choice, **which))
+            own, by = f"{name}.experts.{number}", weight
+            out = self.expert(name, own, mlp, x, experts=choice)
+            which: dict[str, Any] = {"expert": number, "bias": self.bias(node.choice_bias), "experts": choice}
+            self.draw(expert_weight, f"{own}.weight", "mlp.choice", logits, out=weight, **which)
             if scales is not None:
-                factor = self.scratch(f"{name}.factor", rows, 1)
+                factor, by = (self.scratch(f"{name}.{each}", rows, 1) for each in ("factor", "scaled_weight"))
                 axes = [Axis(rows, 0, 0), Axis(1, 0, 0)]
-                self.copy(f"{own}.factor", "mlp.choice", scales, (rows, 1), axes, col_offset=number, out=factor)
-                self.combine(f"{own}.scaled", "mlp.choice", "multiply", weight, factor, scaled)
-            add(own, out, number == 0)
+                self.copy(f"{own}.factor", "mlp.choice", scales, factor, axes, col_offset=number)
+                self.combine(f"{own}.scaled", "mlp.choice", "multiply", weight, factor, by)
+            add(own, out, by, first=number == 0)
+        own = f"{name}.shared"
         if norms is not None and beside is not None:
             normed = self.norm(f"{name}.chosen.norm", "mlp.norm", norms.chosen, sums)
             return self.combine(f"{name}.both", "mlp.mix", "add", normed, beside, other)
         if node.shared is not None and node.shared_router is not None:
-            own, logit = f"{name}.shared", self.scratch(f"{name}.shared_router", rows, 1)
+            logit = self.scratch(f"{name}.shared_router", rows, 1)
             self.linear(f"{own}.router", "mlp.router", node.shared_router, x, logit)
-            out = self.expert(own if node.choice.apart else name, own, node.shared, x, {})
-            plan.draw(sigmoid(f"{own}.weight", "mlp.choice", logit, weight, kernels=kernels))
-            add(own, out, False)
+            out = self.expert(own if choice.apart else name, own, node.shared, x)
+            add(own, out, self.draw(sigmoid, f"{own}.weight", "mlp.choice", logit, out=weight))
         elif node.shared is not None:
-            own = f"{name}.shared"
-            out = self.expert(own, own, node.shared, x, {})
+            out = self.expert(own, own, node.shared, x)
             return self.combine(f"{own}.sum", "mlp.mix", "add", sums, out, other)
         return sums
 
-    def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, bounds: dict[str, object]) -> TensorSpec:
+    def expert(self, name: str, own: str, node: Mlp, x: TensorSpec, **bounds: Any) -> TensorSpec:
         """Draw the MLP of an expert; all experts of a width share their tensors."""
         parts, act = ("gate_proj", "up_proj", "inner"), self.config.hidden_act
         gates, up, hidden = (self.scratch(f"{name}.{part}", self.rows, node.up.outputs) for part in parts)
@@ -617,8 +576,7 @@ class _PlainLowering:
         else:
             self.linear(f"{own}.gate_proj", "mlp.gate_proj", node.gate, x, gates)
             self.linear(f"{own}.up_proj", "mlp.up_proj", node.up, x, up)
-            how: dict[str, Any] = {"activation": act, **bounds, "kernels": self.kernels}
-            self.plan.draw(gate(f"{own}.gate", "mlp.gate", gates, hidden, up=up, **how))
+            self.draw(gate, f"{own}.gate", "mlp.gate", gates, out=hidden, up=up, activation=act, **bounds)
         return self.linear(f"{own}.down", "mlp.down_proj", node.down, hidden, self.scratch(f"{name}.down", *x.shape))
 
     def head(self) -> None:
@@ -633,5 +591,5 @@ class _PlainLowering:
         how: dict[str, Any] = {"scale": 1.0 / self.config.logits_scaling, "cap": self.config.final_logit_softcapping}
         self.linear("lm_head", "lm_head", self.graph.head, normed, logits, **how)
         plan.value("logits", View(vocab, rows="only"), last_only=True)
-        self.softmax(PROBS, PROBS, logits, probs)
+        self.normalize(PROBS, PROBS, "softmax", logits, probs)
         plan.value("probs", View(vocab, rows="only"), last_only=True)

@@ -7,7 +7,6 @@ any of GGML's formats, which the shaders unpack as they multiply.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,43 +15,17 @@ from glinfer.errors import PlanError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.packed import PackedTensor
 from glinfer.formats.tensors import weight_shapes
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
-from glinfer.lower.options import ImageInputs
 from glinfer.lower.ropes import QUERIES, rope_names, rope_of
 from glinfer.quant.formats import F16, F32, FROM_FILE
 from glinfer.quant.ggml import words_of
 
 
-@dataclass(frozen=True)
-class ReferenceOptions:
-    """The options of the reference plans of a model without a published one.
-
-    Attributes:
-        config: the model's shape.
-        stored: the format of each tensor, see :func:`stored_formats`.
-        kernels: how passes are shaped.
-        max_texture_size: limit of the renderer, in texels a side.
-        images: how prompts take rows of images; None where they have none.
-    """
-
-    config: ModelConfig
-    stored: Mapping[str, str]
-    kernels: KernelOptions
-    max_texture_size: int
-    images: ImageInputs | None = None
-
-
 def stored_formats(config: ModelConfig, weights: str, formats: Mapping[str, str] | None = None) -> dict[str, str]:
     """The format of each tensor of a model in textures: ``F32``, ``F16`` or a packed one.
 
-    Args:
-        config: the model's shape.
-        weights: ``file`` for the formats of the file, or ``f32``.
-        formats: the file's, see :meth:`glinfer.formats.checkpoint.Checkpoint.formats`; float32 where it is left out.
-
-    Raises:
-        PlanError: there is no such format.
+    ``weights`` is ``file`` for the ``formats`` of the file, float32 where it is left out, or ``f32``. Raises PlanError
+    for another one.
     """
     if weights not in ("f32", FROM_FILE):
         raise PlanError(f"there is no weight format {weights!r} for a reference plan; expected f32 or {FROM_FILE}")

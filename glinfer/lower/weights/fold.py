@@ -28,10 +28,21 @@ from glinfer.gl.layouts.blocks import RowLayout
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm, PerLayer
+from glinfer.graph.nodes import (
+    Attention,
+    Branch,
+    Convolution,
+    DeltaMixing,
+    ExpertMlps,
+    Linear,
+    Mlp,
+    ModelTensor,
+    Norm,
+    PerLayer,
+)
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
-from glinfer.lower.ropes import rope_of
+from glinfer.lower.ropes import padded, rope_of
 from glinfer.lower.weights.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, Rows, channels_in_order, taken, weight_name
 from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
@@ -81,8 +92,7 @@ class Weights(Recipes):
         if not self.table_is_head:
             yield self._embeddings("wte", self.graph.embeddings)
         if self.graph.per_layer_norm is not None:
-            gain, inner = self.graph.per_layer_norm.name, config.hidden_size_per_layer_input
-            yield Weight("per_layer.gain", _table(1, inner), lambda made: made._gain(gain)[None])
+            yield _gain("per_layer.gain", self.graph.per_layer_norm.name, config.hidden_size_per_layer_input)
         if self.places:
             yield Weight("wpe", _table(self.places, width, self.positions_format), FoldedWeights._places)
         for rope, name in self.ropes.items():
@@ -121,29 +131,27 @@ class Weights(Recipes):
             assert isinstance(of.per_layer.body, PerLayer)
             yield self._embeddings(f"h.{layer}.per_layer.table", of.per_layer.body.table)
         if of.scale is not None:
-            factor = of.scale.name(self.names)
-            yield Weight(f"h.{layer}.scale", _table(1, 1), lambda made: made._take(factor)[None])
+            yield self._vector(f"h.{layer}.scale", of.scale)
         if isinstance(mlp, Mlp) and mlp.alphas:
-            alphas = [each.name(self.names) for each in mlp.alphas]
-            yield Weight(
-                f"h.{layer}.mlp.alphas", _table(1, 2), lambda made: np.concatenate([*map(made._take, alphas)])[None]
-            )
+            yield self._vector(f"h.{layer}.mlp.alphas", *mlp.alphas)
         if isinstance(mlp, ExpertMlps) and mlp.choice_bias is not None:
-            bias, layout = mlp.choice_bias.name(self.names), _table(1, mlp.choice.count)
-            yield Weight(f"h.{layer}.mlp.expert_bias", layout, lambda made: made._take(bias)[None])
+            yield self._vector(f"h.{layer}.mlp.expert_bias", mlp.choice_bias)
         if isinstance(mlp, ExpertMlps) and mlp.sum_bias is not None:
-            added, layout = mlp.sum_bias.name(self.names), _table(1, self.config.hidden_size)
-            yield Weight(f"h.{layer}.mlp.sum_bias", layout, lambda made: made._take(added)[None])
+            yield self._vector(f"h.{layer}.mlp.sum_bias", mlp.sum_bias)
         if isinstance(mlp, ExpertMlps) and mlp.norms is not None:
             assert of.mlp.post_norm is not None
-            scales, layout = mlp.norms.scale.name(self.names), _table(1, mlp.choice.count)
-            yield Weight(f"h.{layer}.mlp.expert_scale", layout, lambda made: made._take(scales)[None])
+            yield self._vector(f"h.{layer}.mlp.expert_scale", mlp.norms.scale)
             norms = {"shared": mlp.norms.shared, "chosen": mlp.norms.chosen, "sum": of.mlp.post_norm}
             for name, norm in norms.items():
-                gain = partial(FoldedWeights._gain_row, norm=norm.name)
-                yield Weight(f"h.{layer}.mlp.norm.{name}", _table(1, self.config.hidden_size), gain)
+                yield _gain(f"h.{layer}.mlp.norm.{name}", norm.name, self.config.hidden_size)
         for branch in of.mixings:
             yield from self._of_mixing(layer, branch)
+
+    def _vector(self, name: str, *tensors: ModelTensor) -> Weight:
+        """Vectors of the file side by side, in one row."""
+        names = [each.name(self.names) for each in tensors]
+        layout = _table(1, sum(each.shape[0] for each in tensors))
+        return Weight(name, layout, lambda made: np.concatenate([*map(made._take, names)])[None])
 
     def _of_mixing(self, layer: int, branch: Branch) -> Iterator[Weight]:
         """The weights of a branch that mixes tokens which belong to no product."""
@@ -153,9 +161,7 @@ class Weights(Recipes):
                 layout = _table(2, self.gain_floats(layer))
                 yield Weight(f"{name}.qkv.turn", layout, lambda made: made._head_gains(node, layer))
             if node.sinks is not None:
-                sinks = node.sinks.name(self.names)
-                yield Weight(f"{name}.sinks", _table(1, node.sinks.shape[0]), lambda made: made._take(sinks)[None])
-        if isinstance(node, Attention):
+                yield self._vector(f"{name}.sinks", node.sinks)
             return
         assert isinstance(node, Convolution | DeltaMixing)
         channels, _, length = node.conv.weight.shape
@@ -166,8 +172,7 @@ class Weights(Recipes):
             rows = 2 + (node.skip is not None)
             yield Weight(f"{name}.decay", _table(rows, node.rule.heads), partial(FoldedWeights._decays, node=node))
             if node.norm is not None:
-                norm, layout = weight_name(node.norm.name), _table(1, node.norm.weight.shape[0])
-                yield Weight(f"{name}.norm", layout, lambda made: made._take(norm)[None])
+                yield self._vector(f"{name}.norm", node.norm.weight)
 
     def of_product(self, recipe: Recipe, adapters: AdapterRanks) -> Iterator[Weight]:
         """A product's ``weight`` [outputs, words] and ``consts`` [outputs, 1 to 6], which are made together.
@@ -186,12 +191,12 @@ class Weights(Recipes):
         if recipe.has_gain:
             yield Weight(f"{name}.gain", _table(1, recipe.width), lambda made: made._input_gain(recipe)[None])
         if recipe.post_norm:
-            layout, factor = _table(1, self.config.hidden_size), self.config.residual_multiplier
-            yield Weight(
-                recipe.named(recipe.post_kind), layout, lambda made: made._gain(recipe.post_norm)[None] * factor
-            )
+            factor = self.config.residual_multiplier
+            yield _gain(recipe.named(recipe.post_kind), recipe.post_norm, self.config.hidden_size, factor)
         if recipe.rounded:
-            yield Weight(f"{name}.norm", _table(1, recipe.width), lambda made: made._rounded_gain(recipe)[None])
+            yield Weight(
+                f"{name}.norm", _table(1, recipe.width), lambda made: recipe.ordered(made._gain(recipe.rounded))[None]
+            )
         if ranks := adapters.places(recipe)[1]:
             count, each = len(adapters.names), ranks + RANK_STEP * self.norm_is_biased(recipe)
             layout = _words(count * recipe.experts * ranks, recipe.width, "f32", quads=False)
@@ -203,6 +208,11 @@ class Weights(Recipes):
 def _table(rows: int, cols: int, form: str = "rgba32f") -> Callable[[bool, int], TexelLayout]:
     """The layout of a weight that is read a row at a time."""
     return lambda quad, size: RowLayout.of((rows, cols), form, size)
+
+
+def _gain(name: str, norm: str, width: int, factor: float = 1.0) -> Weight:
+    """The gain of a norm in a pass of its own, times a factor, in one row."""
+    return Weight(name, _table(1, width), lambda made: made._gain(norm)[None] * factor)
 
 
 def _words(rows: int, cols: int, packing: str, *, quads: bool = True) -> Callable[[bool, int], TexelLayout]:
@@ -271,19 +281,10 @@ class FoldedWeights(Mapping[str, Array]):
     def _gain(self, norm: str) -> Wide:
         return self._take(weight_name(norm)) + self._recipes.family.norm_offset
 
-    def _gain_row(self, norm: str) -> Wide:
-        return self._gain(norm)[None]
-
     def _input_gain(self, recipe: Recipe) -> Wide:
         """The factor of each input of a matrix that keeps its bits."""
         gain = self._gain(recipe.norm) if recipe.norm else np.ones(self._shapes[weight_name(recipe.sources[0])][1])
-        gain = gain * recipe.scale
-        return gain if recipe.inputs is None else taken(gain, recipe.inputs)
-
-    def _rounded_gain(self, recipe: Recipe) -> Wide:
-        """The gain of a norm in a pass before a product, in the order of its inputs."""
-        gain = self._gain(recipe.rounded)
-        return gain if recipe.inputs is None else taken(gain, recipe.inputs)
+        return recipe.ordered(gain * recipe.scale)
 
     def _made(self, recipe: Recipe) -> tuple[Array, Array]:
         """Words and constants of a product, kept until another product is asked for."""
@@ -297,11 +298,11 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _bias(self, recipe: Recipe) -> Wide:
         """The biases of the sources, or zeros."""
-        parts = []
-        for source in recipe.sources:
-            rows = self._rows_of(source)
-            parts.append(self._take(f"{source}.bias") if f"{source}.bias" in self._shapes else np.zeros(rows))
-        return np.concatenate(parts)
+        return np.concatenate([self._take_or_zeros(f"{each}.bias", self._rows_of(each)) for each in recipe.sources])
+
+    def _matrix(self, recipe: Recipe) -> Wide:
+        """The stacked sources."""
+        return np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
 
     def _rows_of(self, source: str) -> int:
         return self._shapes[weight_name(source)][0]
@@ -310,7 +311,7 @@ class FoldedWeights(Mapping[str, Array]):
         bias, sources = self._bias(recipe), [self._source(weight_name(source)) for source in recipe.sources]
         gain, scale = self._gain(recipe.norm) if recipe.norm else None, recipe.scale
         if self._recipes.family.norm == "layer":  # means are taken of whole columns
-            matrix = np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
+            matrix = self._matrix(recipe)
             if gain is not None:
                 bias = bias + matrix @ self._norm_bias(recipe.norm)
                 matrix = _centred(matrix * gain, axis=1)
@@ -353,8 +354,7 @@ class FoldedWeights(Mapping[str, Array]):
             matrix = matrix * self._gain(recipe.norm)
             if self._recipes.family.norm == "layer":
                 matrix = _centred(matrix, axis=1)
-        matrix = matrix if recipe.inputs is None else taken(matrix, recipe.inputs, axis=1)
-        return encode(matrix.astype(np.float32), "f32")[0]
+        return encode(recipe.ordered(matrix).astype(np.float32), "f32")[0]
 
     def _up(self, recipe: Recipe) -> Wide:
         """B of all adapters of a product, in the order of its rows."""
@@ -367,7 +367,7 @@ class FoldedWeights(Mapping[str, Array]):
     def _kept(self, recipe: Recipe) -> tuple[Array, Array]:
         bias, sums = self._bias(recipe), np.zeros(sum(map(self._rows_of, recipe.sources)))
         if recipe.norm and self._recipes.family.norm == "layer":
-            matrix = np.concatenate([self._take(weight_name(source)) for source in recipe.sources])
+            matrix = self._matrix(recipe)
             bias = bias + matrix @ self._norm_bias(recipe.norm)
             sums = matrix @ self._input_gain(recipe)
         bias = bias * recipe.scale
@@ -386,9 +386,7 @@ class FoldedWeights(Mapping[str, Array]):
     def _kept_integers(self, recipe: Recipe, blocks: Bytes) -> tuple[Array, Array]:
         """The words and scales of rows of integers, each followed by its scale."""
         numbers, scales = integers_and_scales(blocks, WORD_FORMATS[recipe.packing].keeps)
-        if recipe.inputs is not None:
-            numbers = taken(numbers, recipe.inputs, axis=1)
-        return integer_words(taken(numbers, recipe.rows), taken(scales, recipe.rows), recipe.packing)
+        return integer_words(taken(recipe.ordered(numbers), recipe.rows), taken(scales, recipe.rows), recipe.packing)
 
     def _consts(self, recipe: Recipe, bias: Wide, scales: Array | None, sums: Wide) -> Array:
         parts = [] if scales is None else [scales]
@@ -430,8 +428,10 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _norm_bias(self, norm: str) -> Wide:
         """The bias of a LayerNorm, or zeros."""
-        name = f"{norm}.bias"
-        return self._take(name) if name in self._shapes else np.zeros(self._checkpoint.config.hidden_size)
+        return self._take_or_zeros(f"{norm}.bias", self._checkpoint.config.hidden_size)
+
+    def _take_or_zeros(self, name: str, count: int) -> Wide:
+        return self._take(name) if name in self._shapes else np.zeros(count)
 
     def _norm_table(self, norm: Norm) -> Array:
         """The gain of a norm of the stream, and the bias of LayerNorm, [1 or 2, D]."""
@@ -456,14 +456,9 @@ class FoldedWeights(Mapping[str, Array]):
 
         Queries that are scaled have theirs after those of keys.
         """
-        config, found = self._checkpoint.config, []
-        for queries in (False, True)[: 1 + rope.scales_queries]:
-            table = rope_of(config, rope, queries=queries)
-            turns = np.zeros((len(table), self._recipes.rope_floats(rope)), dtype=np.float32)
-            turns[:, 0::2] = 1.0
-            turns[:, : rope.dim] = table
-            found.append(turns)
-        return np.concatenate(found, axis=1)
+        tables = (False, True)[: 1 + rope.scales_queries]
+        turns = (rope_of(self._checkpoint.config, rope, queries=queries) for queries in tables)
+        return np.concatenate([padded(each, self._recipes.rope_floats(rope)) for each in turns], axis=1)
 
     def _head_gains(self, node: Attention, layer: int) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
@@ -527,9 +522,7 @@ def _float_rows(source: _Matrix, start: int, end: int) -> Array:
 
 def _encoded(rows: Array, recipe: Recipe) -> tuple[Array, ...]:
     """The words of rows of floats, and the scales of integers."""
-    if recipe.inputs is not None:
-        rows = taken(rows, recipe.inputs, axis=1)
-    words, scales = encode(np.asarray(rows, dtype=np.float32), recipe.packing)
+    words, scales = encode(np.asarray(recipe.ordered(rows), dtype=np.float32), recipe.packing)
     return (words,) if scales is None else (words, scales)
 
 

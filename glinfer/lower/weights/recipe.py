@@ -23,7 +23,18 @@ from glinfer.families.layer import DeltaRule, Rope
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Linear, Mlp, Norm, PerLayer
+from glinfer.graph.nodes import (
+    Attention,
+    Branch,
+    Convolution,
+    DeltaMixing,
+    ExpertMlps,
+    ExpertNorms,
+    Linear,
+    Mlp,
+    Norm,
+    PerLayer,
+)
 from glinfer.kernels.fused.cached import Heads
 from glinfer.kernels.fused.convolve import PARTS
 from glinfer.kernels.fused.rows import padded
@@ -45,7 +56,7 @@ class Recipe:
 
     Attributes:
         kind: which product of a layer it is, such as ``attn.qkv``; tables group by it.
-        layer: the layer's number; None for a product outside of all layers.
+        layer: None for a product outside of all layers.
         sources: names of the matrices, stacked one below the other, without ``.weight``.
         rows: row of the stacked sources for each row of the product; :data:`PADDING` for zeros.
         inputs: column of the sources for each input, or :data:`PADDING`; None for all in order.
@@ -96,6 +107,10 @@ class Recipe:
         """Number of inputs without padding."""
         return self.width if self.inputs is None else int(np.count_nonzero(self.inputs != PADDING))
 
+    def ordered(self, array: npt.NDArray[_Number]) -> npt.NDArray[_Number]:
+        """An array whose last axis is the columns of the sources, with the inputs there, zeros for padding."""
+        return array if self.inputs is None else taken(array, self.inputs, axis=-1)
+
     @property
     def post_kind(self) -> str:
         """The kind of the norm after the product."""
@@ -106,24 +121,17 @@ class Recipes:
     """The products of all fast plans of one model.
 
     Attributes:
-        config: the model's shape.
-        family, names: the record of its family, and the family's names of tensors.
+        config, family, names, graph: the model's shape, the record of its family, with its names, and its graph.
     """
 
     def __init__(self, config: ModelConfig, weights: str, formats: Formats | None = None) -> None:
-        """Make the recipes of a model in a weight format.
-
-        Args:
-            config: the model's shape.
-            weights: ``file`` or a key of :data:`glinfer.quant.formats.WEIGHT_FORMATS`.
-            formats: the format of each tensor of the file; float32 where it is left out.
+        """Make the recipes of a model in a weight format, as :class:`glinfer.lower.options.PlanOptions` has it.
 
         Raises:
             PlanError: there is no such weight format, or heads cannot be turned.
         """
-        if weights not in (*WEIGHT_FORMATS, FROM_FILE):
-            known = ", ".join((*WEIGHT_FORMATS, FROM_FILE))
-            raise PlanError(f"there is no weight format {weights!r}; expected one of {known}")
+        if weights not in (known := (*WEIGHT_FORMATS, FROM_FILE)):
+            raise PlanError(f"there is no weight format {weights!r}; expected one of {', '.join(known)}")
         self.config, self.family, self.names, self.graph = config, config.family, config.family.names, graph_of(config)
         self._weights, self._formats = weights, formats or {}
         for dim in (config.head_dim, config.global_head_dim) if self.family.rotary else ():
@@ -192,7 +200,7 @@ class Recipes:
         kind: str,
         layer: int | None,
         sources: Sequence[Linear],
-        rows: Rows,
+        rows: Rows | None = None,
         *,
         before: Norm | None = None,
         inputs: Rows | None = None,
@@ -200,7 +208,8 @@ class Recipes:
         exact: bool = False,
         **further: Any,
     ) -> Recipe:
-        """The recipe of a product with its packing; an ``exact`` one is never rounded."""
+        """The recipe of a product, of all rows in order where none are given; an ``exact`` one is never rounded."""
+        rows = np.arange(sum(each.outputs for each in sources)) if rows is None else rows
         width, names = sources[0].inputs if inputs is None else len(inputs), tuple(each.name for each in sources)
         found = {self._formats.get(weight_name(name), F32) for name in names}
         (form,), whole = found if len(found) == 1 else (F32,), inputs is None
@@ -312,9 +321,8 @@ class Recipes:
         assert isinstance(node, Attention | Convolution | DeltaMixing)
         if isinstance(node, Attention) and node.of.head_dim != (floats := head_floats(node.of.head_dim)):
             inputs = _heads_in_place(config.num_attention_heads, node.of.head_dim, floats)
-        kind, rows, end = f"{branch.name}.out_proj", np.arange(config.hidden_size), self._end(branch)
-        end |= {"before": node.out_norm} if isinstance(node, Attention) else {}
-        return self._recipe(kind, layer, (node.out,), rows, inputs=inputs, writes_stream=True, **end)
+        end = self._end(branch) | ({"before": node.out_norm} if isinstance(node, Attention) else {})
+        return self._recipe(f"{branch.name}.out_proj", layer, (node.out,), inputs=inputs, writes_stream=True, **end)
 
     def router(self, layer: int) -> Recipe:
         """The product that chooses experts; it is not rounded, since another expert is another result."""
@@ -322,49 +330,42 @@ class Recipes:
         node = branch.body
         assert isinstance(node, ExpertMlps)
         sources = (node.router,) if node.shared_router is None else (node.router, node.shared_router)
-        rows = np.arange(sum(each.outputs for each in sources))
         norms = node.norms
         before, scale = (branch.norm, 1.0) if norms is None else (norms.router, self.config.hidden_size**-0.5)
-        return self._recipe("mlp.router", layer, sources, rows, before=before, exact=True, scale=scale)
+        return self._recipe("mlp.router", layer, sources, before=before, exact=True, scale=scale)
 
-    def _mlps(self, layer: int) -> tuple[Branch, tuple[Mlp, ...]]:
-        """The MLPs of a layer, whose matrices are one below the other."""
+    def _mlps(self, layer: int, apart: Mlp | None) -> tuple[Branch, ExpertNorms | None, tuple[Mlp, ...]]:
+        """The MLPs of a layer, whose matrices are one below the other, or the one ``apart``; norms of experts."""
         branch = self.graph.layer(layer).mlp
         node = branch.body
         assert isinstance(node, Mlp | ExpertMlps)
-        return branch, node.stacked if isinstance(node, ExpertMlps) else (node,)
+        if isinstance(node, Mlp):
+            return branch, None, (node,)
+        return branch, node.norms, node.stacked if apart is None else (apart,)
 
     def apart(self, layer: int) -> tuple[Recipe, Recipe]:
         """Both products of an MLP beside the experts."""
         node = self.graph.layer(layer).mlp.body
         assert isinstance(node, ExpertMlps)
-        assert node.apart is not None
         return self.up(layer, node.apart), self.down(layer, node.apart)
 
     def up(self, layer: int, apart: Mlp | None = None) -> Recipe:
         """The first product of the MLP, with alternating blocks of gate and up where the family has a gate."""
-        branch, mlps = self._mlps(layer)
-        mlps = mlps if apart is None else (apart,)
-        inner, gated = mlps[0].up.outputs, mlps[0].gate is not None
-        each = np.arange(inner) if len(mlps) == 1 else _whole_blocks(np.arange(inner))
-        rows, sources = _blocks_of_both(inner) if gated else each, [each.first for each in mlps]
-        rows = np.concatenate([_moved(rows, len(sources[0]) * inner * number) for number in range(len(mlps))])
-        norms = branch.body.norms if isinstance(branch.body, ExpertMlps) and apart is None else None
-        before = branch.norm if norms is None else norms.experts
+        branch, norms, mlps = self._mlps(layer, apart)
+        inner, gated, sources = mlps[0].up.outputs, mlps[0].gate is not None, [each.first for each in mlps]
+        rows = _stacked(_blocks_of_both(inner) if gated else np.arange(inner), len(sources[0]) * inner, len(mlps))
+        before = branch.norm if norms is None or apart is not None else norms.experts
         further: dict[str, Any] = {"before": before, "gated": gated, "experts": len(mlps)}
         kind = "mlp.fc_in" if apart is None else "mlp.shared_in"
         return self._recipe(kind, layer, [*chain(*sources)], rows, **further)
 
     def down(self, layer: int, apart: Mlp | None = None) -> Recipe:
         """The second product of the MLP."""
-        branch, mlps = self._mlps(layer)
-        mlps = mlps if apart is None else (apart,)
+        branch, norms, mlps = self._mlps(layer, apart)
         width = mlps[0].down.outputs
-        each = np.arange(width) if len(mlps) == 1 else _whole_blocks(np.arange(width))
-        rows = np.concatenate([_moved(each, width * number) for number in range(len(mlps))])
-        alone = isinstance(branch.body, ExpertMlps) and branch.body.norms is not None  # their norms are passes
-        further: dict[str, Any] = {"writes_stream": True, "experts": len(mlps), **({} if alone else self._end(branch))}
-        further["before"] = mlps[0].down_norm
+        rows = _stacked(np.arange(width), width, len(mlps))
+        end = self._end(branch) if norms is None else {}  # which are passes of their own
+        further: dict[str, Any] = {"before": mlps[0].down_norm, "writes_stream": True, "experts": len(mlps), **end}
         kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
         return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)
 
@@ -373,15 +374,13 @@ class Recipes:
         node, width, inner = self.graph.per_layer_in, self.config.hidden_size, self.config.hidden_size_per_layer_input
         if node is None:
             return None
-        part = _whole_blocks(np.arange(inner))
-        rows = np.concatenate([_moved(part, first) for first in range(0, node.outputs, inner)])
+        rows = _stacked(_whole_blocks(np.arange(inner)), inner, node.outputs // inner)
         return self._recipe("per_layer.in", None, (node,), rows, scale=width**-0.5)
 
     def patches(self) -> Recipe | None:
         """The product of the pixels of patches; None in a model of text."""
         node = self.graph.patches
-        rows = np.arange(self.config.hidden_size)
-        return None if node is None else self._recipe("patches", None, (node,), rows, writes_stream=True)
+        return None if node is None else self._recipe("patches", None, (node,), writes_stream=True)
 
     def per_layer(self, layer: int) -> tuple[Recipe, Recipe] | None:
         """Both products of a layer's third branch; None without that."""
@@ -390,17 +389,13 @@ class Recipes:
             return None
         node = branch.body
         assert isinstance(node, PerLayer)
-        gate, out = (np.arange(each.outputs) for each in (node.gate, node.out))
-        further: dict[str, Any] = {"writes_stream": True, **self._end(branch)}
-        return (
-            self._recipe("per_layer.gate", layer, (node.gate,), gate),
-            self._recipe("per_layer.out", layer, (node.out,), out, **further),
-        )
+        gate = self._recipe("per_layer.gate", layer, (node.gate,))
+        return gate, self._recipe("per_layer.out", layer, (node.out,), writes_stream=True, **self._end(branch))
 
     def dense(self, number: int) -> Recipe:
         """A dense matrix after the pooling."""
         node, before = self.graph.dense[number], self.graph.dense_norms.get(number)
-        return self._recipe(f"dense.{number}", None, (node,), np.arange(node.outputs), before=before)
+        return self._recipe(f"dense.{number}", None, (node,), before=before)
 
     def products(self) -> list[Recipe]:
         """All products of the model's plans."""
@@ -420,8 +415,7 @@ class Recipes:
     def head(self) -> Recipe:
         """The vocabulary's matrix."""
         further: dict[str, Any] = {"scale": 1.0 / self.config.logits_scaling, "head": True}
-        rows, norm = np.arange(self.config.vocab_size), self.graph.final_norm
-        return self._recipe("lm_head", None, (self.graph.head,), rows, before=norm, **further)
+        return self._recipe("lm_head", None, (self.graph.head,), before=self.graph.final_norm, **further)
 
     def norm_eps(self, recipe: Recipe) -> float | None:
         """The epsilon of the norm before a product; None without a norm."""
@@ -506,6 +500,12 @@ def _whole_blocks(rows: Rows) -> Rows:
     blocks = np.full(blocks_for(len(rows)) * BLOCK_FLOATS, PADDING)
     blocks[: len(rows)] = rows
     return blocks
+
+
+def _stacked(rows: Rows, by: int, count: int) -> Rows:
+    """Rows of each of ``count`` equal parts of the sources, of ``by`` rows each; several have whole blocks."""
+    rows = rows if count == 1 else _whole_blocks(rows)
+    return np.concatenate([_moved(rows, by * number) for number in range(count)])
 
 
 def _blocks_of_both(inner: int) -> Rows:

@@ -39,8 +39,7 @@ def is_in_file(arrays: Mapping[str, Array], name: str, words: Array) -> bool:
         return np.array_equal(codes, _restored(words, tensors[0].format, inputs))
     if recipe.packing in GROUP_FORMS:
         return np.array_equal(taken(codes, recipe.rows), _restored(words, recipe.packing, inputs))
-    if recipe.inputs is not None:
-        codes = taken(codes, recipe.inputs, axis=1)
+    codes = recipe.ordered(codes)
     return np.array_equal(taken(codes, recipe.rows), _numbers(words, recipe.packing)[:, : codes.shape[1]])
 
 
