@@ -185,7 +185,6 @@ class ModelConfig:
     type_vocab_size: int = 0
     pooling: str = ""
     dense: tuple[tuple[int, bool, str], ...] = ()
-    dense_norm: bool = False
     conv_L_cache: int = 0  # noqa: N815 (the name in Hugging Face's configurations)
     conv_bias: bool = False
     num_experts: int = 0
@@ -215,6 +214,7 @@ class ModelConfig:
     patch_size: int = 0
     patches_per_token: int = 0
     deepstack_layers: tuple[int, ...] = ()
+    dense_norm: bool = False
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""

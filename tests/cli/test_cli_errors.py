@@ -256,7 +256,7 @@ BAD_OPTIONS: dict[str, dict[str, str]] = {
     },
     "bench MODEL --plan reference": {
         "--lengths 1,x": "found 'x' in the lengths",
-        "--lengths=": "lengths",
+        "--lengths=": "found no sequence length",
         "--lengths 1,65": "a sequence length is 65; expected 1 to 64",
         "--runs 0": "Invalid value for '--runs': 0",
     },

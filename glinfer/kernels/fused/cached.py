@@ -214,7 +214,7 @@ def check_cache(shapes: Shapes, params: Params) -> int:
 
 def _check_rows(shapes: Shapes, params: Params) -> int:
     """Require a cache, and rows at positions in it; returns the floats of all query heads."""
-    position = params.get("position", 0)
+    position = 0 if "MANY" in params else params["position"]
     shapes.require(position < shapes.rows("cache"), f"position {position} is outside the cache")
     shapes.expect("rows", params.get("MANY"), None)
     return check_cache(shapes, params)
