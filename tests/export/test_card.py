@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gguf
-from gguf_embedders import add_values, finish
+from goldens.gguf_file import write_gguf_file
 
 from glinfer.export.card import licence_of
 
@@ -42,7 +41,4 @@ def test_the_metadata_of_a_gguf_file(tmp_path: Path) -> None:
         ({"general.license": ""}, ""),
         ({"general.license": 7}, ""),
     ):
-        writer = gguf.GGUFWriter(path, "llama")
-        add_values(writer, keys)
-        finish(writer)
-        assert licence_of(path) == expected, keys
+        assert licence_of(write_gguf_file(path, "llama", keys)) == expected, keys
