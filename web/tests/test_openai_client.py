@@ -112,7 +112,7 @@ def test_tokens(found: dict[str, Any]) -> None:
         ("noTools", 400, "no_tools", "tools"),
         ("badOption", 400, "invalid_value", "temperature"),
         ("tooLong", 400, "context_length_exceeded", "prompt"),
-        ("noEmbeddings", 400, None, "input"),
+        ("noEmbeddings", 400, None, "model"),
         ("noKey", 401, "invalid_api_key", None),
     ],
 )
