@@ -251,10 +251,10 @@ def keys_of(rows: Array, heads: Heads, *, values: bool = False) -> Array:
 
 def scores_of(queries: Array, keys: Array, seen: slice, slots: int, heads: Heads) -> Array:
     """For an oracle: one query's scores [slots, heads · 64]; queries [heads, floats], keys [heads, tokens, floats]."""
-    padded = np.full((heads.count, slots * SLOT_TOKENS), MASKED)
+    whole = np.full((heads.count, slots * SLOT_TOKENS), MASKED)
     found = heads.scale * np.einsum("hd,htd->ht", queries, keys[:, seen])
-    padded[:, seen] = soft_cap(found, heads.cap) if heads.cap else found
-    return padded.reshape(heads.count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
+    whole[:, seen] = soft_cap(found, heads.cap) if heads.cap else found
+    return whole.reshape(heads.count, slots, SLOT_TOKENS).transpose(1, 0, 2).reshape(slots, -1)
 
 
 def values_of(scores: Array, values: Array, seen: slice, sinks: Array | None) -> Array:

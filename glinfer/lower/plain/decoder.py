@@ -189,10 +189,8 @@ class _PlainLowering:
         name, inner = "per_layer", self.config.hidden_size_per_layer_input
         found = self.linear(f"{name}.in", name, product, x, scale=self.width**-0.5)
         shape = found.shape[0] * self.config.num_hidden_layers, inner
-        apart, normed = (
-            self.draw(repack, f"{name}.apart", name, found, out=shape),
-            self.scratch(f"{name}.normed", *shape),
-        )
+        apart = self.draw(repack, f"{name}.apart", name, found, out=shape)
+        normed = self.scratch(f"{name}.normed", *shape)
         self.normalize(f"{name}.norm", name, norm, apart, normed)
         self.draw(repack, f"{name}.inputs", name, normed, out=found.shape)
 
