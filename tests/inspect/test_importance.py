@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from goldens.gguf_file import write_gguf_file
 from made_models import of_family
 from scripted_models import SMALL
 from tiers import tiered
@@ -22,7 +23,7 @@ from glinfer.formats.tensors import weight_shapes
 from glinfer.inspect.importance import importance_from, importance_of_text, read_importance
 from glinfer.text.parts import text_parts
 
-gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
+pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 pytestmark = pytest.mark.gl
 
 Array = np.ndarray[Any, Any]
@@ -106,15 +107,7 @@ def test_convert_packs_with_it(files: tuple[Path, Path], tmp_path: Path, source:
 
 def imatrix(path: Path, tensors: dict[str, Array], kind: str = "imatrix") -> Path:
     """A file as llama-imatrix writes it."""
-    writer = gguf.GGUFWriter(path, "llama")
-    writer.add_type(kind)
-    for name, values in tensors.items():
-        writer.add_tensor(name, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
+    return write_gguf_file(path, "llama", {"general.type": kind}, tensors)
 
 
 def test_llama_cpps_files_are_read(tmp_path: Path) -> None:
