@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from itertools import chain
+from typing import Literal
 
 from glinfer.config import ModelConfig
 from glinfer.families.layer import XIELU, DeltaRule, LayerConfig
@@ -108,13 +109,8 @@ class Graph:
         one, and in an image encoder of joined patches before the first one of each further vector."""
         config = self.config
         numbers = (len(config.dense) - 1,) if config.dense_norm else range(2, 2 + 2 * len(config.deepstack_layers), 2)
-        return {number: self._dense_norm(number) for number in numbers}
-
-    def _dense_norm(self, number: int) -> Norm:
-        columns = self.dense[number].weight.shape[1:]
-        gain, bias = (ModelTensor("dense_norm", part, columns, None, str(number)) for part in ("weight", "bias"))
-        name = self.names.of("dense_norm", None, str(number))
-        return Norm(name, gain, bias if self.family.norm_biases else None, self.family.norm, 0.0)
+        kind = self.family.norm
+        return {n: self._norm("dense_norm", None, str(n), self.dense[n].inputs, kind) for n in numbers}
 
     @cached_property
     def head(self) -> Linear:
@@ -147,11 +143,13 @@ class Graph:
     def _table(self, role: str, rows: int) -> Linear:
         return Linear(self.names.of(role), ModelTensor(role, "weight", (rows, self.config.hidden_size)))
 
-    def _norm(self, role: str, layer: int | None, letter: str = "", width: int = 0) -> Norm:
-        """A norm of the stream, or of ``width`` elements by RMSNorm."""
-        kind, shape = "rms" if width else self.family.norm, (width or self.config.hidden_size,)
+    def _norm(
+        self, role: str, layer: int | None, letter: str = "", width: int = 0, kind: Literal["rms", "layer", ""] = ""
+    ) -> Norm:
+        """A norm of the stream, or of ``width`` elements, by RMSNorm unless ``kind`` is another."""
+        kind, shape = kind or ("rms" if width else self.family.norm), (width or self.config.hidden_size,)
         weight = ModelTensor(role, "weight", shape, layer, letter)
-        bias = ModelTensor(role, "bias", shape, layer) if kind == "layer" and self.family.norm_biases else None
+        bias = ModelTensor(role, "bias", shape, layer, letter) if kind == "layer" and self.family.norm_biases else None
         offset = self.family.norm_offset if weight.is_gain else 0.0
         return Norm(self.names.of(role, layer, letter), weight, bias, kind, offset)
 

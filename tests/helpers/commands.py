@@ -1,4 +1,4 @@
-"""Commands run in this process: what they are given and print, and the one line of those that refuse."""
+"""Run commands in this process, with input, and return what they print or the line that they refuse with."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from glinfer.errors import FormatError
 
 
 def refusal_by(read: Callable[[Path], object], path: Path, data: bytes | None = None) -> str:
-    """What is said of a file, with ``data`` if that is given, behind its path."""
+    """The error of reading a file without its path; ``data`` is written to the file first, if given."""
     if data is not None:
         path.write_bytes(data)
     with pytest.raises(FormatError) as caught:

@@ -122,7 +122,7 @@ def gemm_draw(
     edge: int = 2048,
     **finish: Any,
 ) -> BlockDraw:
-    """A product for at most so many rows, rounded up to whole slots, with weights and finish of ``gemv_draw``."""
+    """A product of ``rows`` rows, rounded up to whole slots, with weights and finish of ``gemv_draw``."""
     one, slots, capacity = _over(kernels, rows, edge)
     outputs = turn.cols if turn else outputs
     array = normal(1, capacity, inputs) + np.float32(0.25)

@@ -14,6 +14,7 @@ from goldens.embedders import FORMS, RECORDED, pooled, texts, transformers_model
 
 import glinfer
 from glinfer.config import ModelConfig
+from glinfer.engine.progress import run_steps
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from glinfer.formats.adapters.merge import with_task
@@ -164,12 +165,5 @@ def test_scores(tmp_path: Path, family: str, settings: dict[str, Any]) -> None:
         expected = np.array([theirs.double()(torch.tensor([ids])).logits[0].numpy() for ids in ids_of])
     with glinfer.load(tmp_path / "m") as model:
         assert model.embedding.ranks
-        encoded = model.embedder.encoded(ids_of)
-        steps = model.embedder.encoder.steps(encoded)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                found = end.value
-                break
+        found = run_steps(model.embedder.encoder.steps(model.embedder.encoded(ids_of)))
     assert np.abs(found - expected).max() <= 1e-5 * np.abs(expected).max()

@@ -355,7 +355,7 @@ def import_graph(sources: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def cycle(sources: Mapping[str, str]) -> list[str]:
-    """Modules each of which imports the next one, the last being the first again; none where there is no cycle."""
+    """A cycle of modules that import the next one, the first also at the end; empty without a cycle."""
     try:
         TopologicalSorter(import_graph(sources)).prepare()
     except CycleError as error:
