@@ -45,11 +45,11 @@ def angle_values(config: ModelConfig, *, whole: bool = False, back: bool = False
 
 
 def padded_angles(angles: Array, floats: int = 0, factor: float = 1.0) -> Array:
-    """Cosine and sine of each angle of pairs [rows, pairs], times a factor, as :func:`padded` gives them."""
-    return padded(np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(angles), -1) * factor, floats)
+    """Cosine and sine of each angle of pairs [rows, pairs], times a factor, as :func:`padded_turns` gives them."""
+    return padded_turns(np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(angles), -1) * factor, floats)
 
 
-def padded(turns: Array, floats: int = 0) -> Array:
+def padded_turns(turns: Array, floats: int = 0) -> Array:
     """Cosines and sines [rows, n] as float32 [rows, ``floats`` or n], of which the rest is turned by nothing."""
     rows, cols = turns.shape
     found = np.zeros((rows, max(floats, cols)), np.float32)

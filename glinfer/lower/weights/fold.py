@@ -42,7 +42,7 @@ from glinfer.graph.nodes import (
 )
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
-from glinfer.lower.ropes import padded, rope_of
+from glinfer.lower.ropes import padded_turns, rope_of
 from glinfer.lower.weights.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, Rows, channels_in_order, taken, weight_name
 from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
@@ -458,7 +458,7 @@ class FoldedWeights(Mapping[str, Array]):
         """
         tables = (False, True)[: 1 + rope.scales_queries]
         turns = (rope_of(self._checkpoint.config, rope, queries=queries) for queries in tables)
-        return np.concatenate([padded(each, self._recipes.rope_floats(rope)) for each in turns], axis=1)
+        return np.concatenate([padded_turns(each, self._recipes.rope_floats(rope)) for each in turns], axis=1)
 
     def _head_gains(self, node: Attention, layer: int) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
