@@ -151,7 +151,7 @@ def write_images(
                 rows[place] = row[level * width : (level + 1) * width]
             session.write(name, rows)
     if ROW_ANGLES in table:
-        turns = np.zeros((max(start + len(held) - first for held, first, start in pieces), 3), np.intp)
+        turns = np.zeros((table[ROW_ANGLES].shape[0], 3), np.intp)  # also of padding: it is read, if only to be masked
         for held, first, start in pieces:
             turns[start : start + len(held) - first] = turn_places(held)[0][first:]
         angles = image_angles(options.config, options.sections, turns, table[ROW_ANGLES].shape[1])
