@@ -17,6 +17,7 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from goldens import ModelWriter, write_gab_model
 from hypothesis import settings
@@ -58,6 +59,24 @@ def usual_width() -> Iterator[None]:
     yield
     if width is not None:
         os.environ["COLUMNS"] = width
+
+
+@pytest.fixture(autouse=True, scope="module")
+def unwritten_textures() -> Iterator[None]:
+    """New textures hold NaN instead of llvmpipe's zeros: OpenGL ES leaves open what they hold before the first write."""
+    if "glinfer.gl.texture" not in sys.modules:
+        yield
+        return
+    from glinfer.gl.texture import Texture
+
+    make = Texture.__init__
+
+    def init(self: Texture, device: Device, layout: Any, name: str, texels: Any = None) -> None:
+        make(self, device, layout, name, np.full(layout.nbytes, 0xFF, np.uint8) if texels is None else texels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Texture, "__init__", init)
+        yield
 
 
 @pytest.fixture
