@@ -77,6 +77,7 @@ class _Egl:
         self.destroy_context = core("eglDestroyContext", c_uint32, c_void_p, c_void_p)
         self.query_string = core("eglQueryString", c_char_p, c_void_p, c_int32)
         self.make_current = core("eglMakeCurrent", c_uint32, c_void_p, c_void_p, c_void_p, c_void_p)
+        self.current_context = core("eglGetCurrentContext", c_void_p)
         # A process has one display per device. Terminating it would destroy the context of every other
         # model on the device, so displays stay initialised until the process ends.
         self.displays: dict[int | None, int] = {}
@@ -121,6 +122,8 @@ class _Egl:
         raise ContextError(f"EGL refused an OpenGL ES 3.0 context (EGL error {self._error()})")
 
     def activate(self, display: int, context: int | None) -> None:
+        if context is not None and self.current_context() == context:
+            return  # making it current again would cost a GPU's driver as much as half a draw
         # The bound API is per thread, and another library in the process may have changed it.
         self.bind_api(_EGL_OPENGL_ES_API)
         if not self.make_current(display, None, None, context):

@@ -326,11 +326,14 @@ def test_releasing_on_one_device_spares_the_same_names_on_another(device: Device
     assert np.array_equal(held.read(), matrix(3)), "closing one device leaves the other working"
 
 
-def test_another_library_may_bind_another_api(device: Device) -> None:
+@pytest.mark.parametrize("releases", [False, True])
+def test_another_library_may_bind_another_api(device: Device, releases: bool) -> None:
     library, held = ctypes.CDLL("libEGL.so.1"), texture(device, 3)
+    if releases:
+        assert library.eglReleaseThread() == 1
     assert library.eglBindAPI(EGL_OPENGL_API) == 1
     assert np.array_equal(copy(held, Texture(device, LAYOUT, "out")), matrix(3))
-    assert library.eglQueryAPI() == EGL_OPENGL_ES_API
+    assert library.eglQueryAPI() == (EGL_OPENGL_ES_API if releases else EGL_OPENGL_API)
 
 
 # Errors of the driver

@@ -394,6 +394,7 @@ def test_a_context_that_egl_calls_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     def refusing(display: Any, draw: Any, read: Any, context: Any) -> int:
         return 0 if failing[0] and context is not None else make_current(display, draw, read, context)
 
+    monkeypatch.setattr(library, "current_context", lambda: None)  # as another library leaves it
     monkeypatch.setattr(library, "make_current", refusing)
     monkeypatch.setattr(library, "get_error", lambda: 0x300E if failing[0] else get_error())
     failing[0] = True
