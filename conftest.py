@@ -63,7 +63,7 @@ def usual_width() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def unwritten_textures() -> Iterator[None]:
-    """New textures hold NaN instead of llvmpipe's zeros: OpenGL ES leaves open what they hold before the first write."""
+    """Fill new textures with NaN instead of llvmpipe's zeros: OpenGL ES leaves open what unwritten ones hold."""
     if "glinfer.gl.texture" not in sys.modules:
         yield
         return
