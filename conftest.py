@@ -23,6 +23,9 @@ from goldens import ModelWriter, write_gab_model
 from hypothesis import settings
 from tiers import choose_tiers
 
+from glinfer.errors import ContextError
+from glinfer.gl.egl import list_devices
+
 if TYPE_CHECKING:
     from glinfer.gl.context import Device
     from glinfer.tensors.device import Device as TensorDevice
@@ -45,6 +48,12 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # triton's breaks down where it comes second.
 if importlib.util.find_spec("triton") is not None:
     importlib.import_module("triton")
+
+# Bits are those of Mesa's software renderer, so that a machine with a GPU runs the tests there too if it has both.
+with contextlib.suppress(ContextError):
+    software = [str(each.index) for each in list_devices() if each.is_software]
+    if 0 < len(software) < len(list_devices()):
+        os.environ.setdefault("GLINFER_DEVICE", software[0])
 
 # What was tuned or chosen on this machine before must not decide what a test runs.
 os.environ["GLINFER_CACHE"] = ""
