@@ -77,7 +77,7 @@ class _Egl:
         self.destroy_context = core("eglDestroyContext", c_uint32, c_void_p, c_void_p)
         self.query_string = core("eglQueryString", c_char_p, c_void_p, c_int32)
         self.make_current = core("eglMakeCurrent", c_uint32, c_void_p, c_void_p, c_void_p, c_void_p)
-        self.current_context = core("eglGetCurrentContext", c_void_p)
+        self.current_context = ctypes.PYFUNCTYPE(c_void_p)(("eglGetCurrentContext", library))
         # A process has one display per device. Terminating it would destroy the context of every other
         # model on the device, so displays stay initialised until the process ends.
         self.displays: dict[int | None, int] = {}

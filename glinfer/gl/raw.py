@@ -10,6 +10,7 @@ import ctypes
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from ctypes import c_float, c_int32, c_ssize_t, c_ubyte, c_uint32, c_void_p, create_string_buffer
+from functools import partial
 from typing import Any
 
 from glinfer.errors import ContextError
@@ -70,33 +71,38 @@ class RawGL:
     Attributes:
         function: resolves any other function of the context, typed for ctypes, for checks and experiments:
             ``function("glUniform1f", None, c_int32, c_float)``. Raises ContextError if the driver lacks it.
+
+    Functions that may wait for the renderer let other threads run meanwhile. Those that only set state keep the
+    interpreter: between two of the hundreds of calls of a token, a busy server would take it away each time.
     """
 
     def __init__(self, load: Callable[[str], int]) -> None:
         """Resolve every function now, so that a missing one is found when the context opens."""
 
-        def function(name: str, result: Any, *arguments: Any) -> Any:
+        def function(name: str, result: Any, *arguments: Any, waits: bool = True) -> Any:
             address = load(name)
             if not address:
                 raise ContextError(f"the OpenGL driver has no {name}; OpenGL ES 3.0 or desktop 3.3 is needed")
-            return ctypes.CFUNCTYPE(result, *arguments)(address)
+            return (ctypes.CFUNCTYPE if waits else ctypes.PYFUNCTYPE)(result, *arguments)(address)
+
+        quick = partial(function, waits=False)
 
         self.function: Callable[..., Any] = function
-        self._get_error = function("glGetError", c_uint32)
+        self._get_error = quick("glGetError", c_uint32)
         self._get_integers = function("glGetIntegerv", None, c_uint32, c_void_p)
         self._get_floats = function("glGetFloatv", None, c_uint32, c_void_p)
         self.flush = function("glFlush", None)
         self.finish = function("glFinish", None)
-        self.use_program = function("glUseProgram", None, c_uint32)
-        self.bind_framebuffer = function("glBindFramebuffer", None, c_uint32, c_uint32)
-        self.read_buffer = function("glReadBuffer", None, c_uint32)
-        self.pixel_store = function("glPixelStorei", None, c_uint32, c_int32)
+        self.use_program = quick("glUseProgram", None, c_uint32)
+        self.bind_framebuffer = quick("glBindFramebuffer", None, c_uint32, c_uint32)
+        self.read_buffer = quick("glReadBuffer", None, c_uint32)
+        self.pixel_store = quick("glPixelStorei", None, c_uint32, c_int32)
         self.read_pixels = function(
             "glReadPixels", None, c_int32, c_int32, c_int32, c_int32, c_uint32, c_uint32, c_void_p
         )
         self._blit = function("glBlitFramebuffer", None, *[c_int32] * 8, c_uint32, c_uint32)
         self._clears: dict[str, tuple[Any, Any]] = {
-            kind: (function(name, None, c_uint32, c_int32, c_void_p), number)
+            kind: (quick(name, None, c_uint32, c_int32, c_void_p), number)
             for kind, name, number in (
                 ("f", "glClearBufferfv", c_float),
                 ("i", "glClearBufferiv", c_int32),
@@ -104,10 +110,10 @@ class RawGL:
             )
         }
         self._zeros = create_string_buffer(16)  # four numbers of any kind
-        self.enable = function("glEnable", None, c_uint32)
-        self.disable = function("glDisable", None, c_uint32)
-        self.scissor = function("glScissor", None, *[c_int32] * 4)
-        self.viewport = function("glViewport", None, *[c_int32] * 4)
+        self.enable = quick("glEnable", None, c_uint32)
+        self.disable = quick("glDisable", None, c_uint32)
+        self.scissor = quick("glScissor", None, *[c_int32] * 4)
+        self.viewport = quick("glViewport", None, *[c_int32] * 4)
         self._gen_buffers = function("glGenBuffers", None, c_int32, c_void_p)
         self._bind_buffer = function("glBindBuffer", None, c_uint32, c_uint32)
         self._buffer_data = function("glBufferData", None, c_uint32, c_ssize_t, c_void_p, c_uint32)
@@ -128,7 +134,7 @@ class RawGL:
         for extension, name in names.items():
             if extension in extensions:
                 with suppress(ContextError):
-                    return self.function(name, result)
+                    return self.function(name, result, waits=False)
         return None
 
     def pending_errors(self) -> list[str]:

@@ -440,7 +440,7 @@ def test_a_context_is_made_to_tell_of_resets_where_that_is_offered(monkeypatch: 
 def test_functions_of_extensions_are_asked_for_by_the_name_that_the_driver_has() -> None:
     raw, asked, missing = RawGL.__new__(RawGL), list[str](), set[str]()
 
-    def function(name: str, result: object) -> Callable[[], object]:
+    def function(name: str, result: object, *, waits: bool) -> Callable[[], object]:
         asked.append(name)
         if name in missing:
             raise ContextError(f"the OpenGL driver has no {name}")
