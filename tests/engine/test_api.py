@@ -32,13 +32,6 @@ def speaker(path: Path, data: bytes | list[int], *, after: int, **shape: Any) ->
 
 
 class TestGenerating:
-    def test_text_gives_text_and_ids_give_ids(self, model: Model) -> None:
-        text = model.generate("Once upon", max_tokens=8, temperature=0, stop_ids=[])
-        ids = model.generate(model.require_tokenizer().encode("Once upon"), max_tokens=8, temperature=0)
-        assert isinstance(text, str)
-        assert text == model.require_tokenizer().decode(ids)
-        assert all(type(token) is int for token in ids)
-
     def test_the_whole_sequence_at_once_is_for_the_reference_plan(self, model: Model) -> None:
         with pytest.raises(InputError, match="plan fast runs token by token; use logits"):
             model.forward(PROMPT)

@@ -178,36 +178,3 @@ def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
         kind = np.float16 if array.ndim == 2 and tensor.role != "embeddings" else np.float32
         tensors.append((tensor.name(theirs), np.ascontiguousarray(array, kind)))
     return write_clip(path, keys, tensors)
-
-
-def tower_rows(patches: Array, places: Array, tensors: dict[str, Array], config: ModelConfig = TOWER) -> Array:
-    """The rows of a square, as SigLIP and SmolVLM's connector compute them, in float64."""
-
-    def take(name: str) -> Array:
-        return np.asarray(tensors[name], np.float64)
-
-    def linear(x: Array, name: str) -> Array:
-        return np.asarray(x @ take(f"{name}.weight").T + take(f"{name}.bias"))
-
-    def norm(x: Array, name: str) -> Array:
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config.layer_norm_eps)
-        return np.asarray(x * take(f"{name}.weight") + take(f"{name}.bias"))
-
-    tower, heads, dim = "vision_model.", config.num_attention_heads, config.head_dim
-    x = linear(patches.astype(np.float64), f"{tower}embeddings.patch_embedding")
-    x = x + take(f"{tower}embeddings.position_embedding.weight")[places]
-    for number in range(config.num_hidden_layers):
-        layer = f"{tower}encoder.layers.{number}."
-        y = norm(x, f"{layer}layer_norm1")
-        q, k, v = (
-            linear(y, f"{layer}self_attn.{letter}_proj").reshape(-1, heads, dim).transpose(1, 0, 2) for letter in "qkv"
-        )
-        scores = np.exp(q @ k.transpose(0, 2, 1) * dim**-0.5)
-        mixed = (scores / scores.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(len(x), -1)
-        x = x + linear(mixed, f"{layer}self_attn.out_proj")
-        y = linear(norm(x, f"{layer}layer_norm2"), f"{layer}mlp.fc1")
-        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
-        x = x + linear(y, f"{layer}mlp.fc2")
-    x = norm(x, f"{tower}post_layernorm").reshape(len(x) // config.patches_per_token, -1)
-    return np.asarray(x @ take("connector.modality_projection.proj.weight").T)
