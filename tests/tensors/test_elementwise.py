@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import drawn, holds, padding, same_bits
+from agreement import same_bits
+from flat_draw import drawn, holds, padding
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from subnormals import BEHAVIOUR, CASES, outcomes, renderer_of

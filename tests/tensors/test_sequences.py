@@ -81,6 +81,7 @@ def test_rules_that_do_not_fit_are_refused(dev: Device) -> None:
 Array = np.ndarray[Any, Any]
 TOLERANCE = 2e-6
 
+
 def operands(heads: int, kv_heads: int, queries: int, keys: int) -> tuple[Array, Array, Array]:
     rng = np.random.default_rng(0)
     shapes = (heads, queries, 8), (kv_heads, keys, 8), (kv_heads, keys, 6)
