@@ -76,18 +76,18 @@ def text_settings(config: ModelConfig, **further: Any) -> dict[str, Any]:
     return settings_of(config, *names, rms_norm_eps=config.layer_norm_eps, **further)
 
 
-def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
+def weights() -> tuple[dict[str, Array], dict[str, Array]]:
     """The tensors of the language model and of the image encoder, under glinfer's names."""
-    text, tower = (random_checkpoint(config, seed=seed, scale=0.2).tensors for config in (TEXT, TOWER))
+    text, tower = (random_checkpoint(config, seed=SEED, scale=0.2).tensors for config in (TEXT, TOWER))
     grown = {name: 1.5 * array if "patch_embedding.weight" in name else array for name, array in tower.items()}
     return dict(text), grown
 
 
-def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = SEED, **config: Any) -> Path:
+def write_smolvlm(folder: Path, dtype: str = "float32", **config: Any) -> Path:
     """A directory of the model; ``config`` changes settings of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder, CONTROL, TEMPLATE)
-    text, tower = weights(seed)
+    text, tower = weights()
     tensors = {name.replace("model.", "model.text_model.", 1): array for name, array in text.items()}
     for name, array in tower.items():
         is_patch = name.endswith("patch_embedding.weight")
@@ -160,7 +160,7 @@ def clip_sizes(tower: ModelConfig, text: ModelConfig) -> dict[str, Any]:
     }
 
 
-def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
+def write_mmproj(path: Path, **changes: object) -> Path:
     """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
     keys: dict[str, Any] = {
         **clip_sizes(TOWER, TEXT),
@@ -172,7 +172,7 @@ def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
     }
     ours, theirs, tensors = TOWERS["siglip"].names, TOWERS["siglip"].in_gguf.names, list[tuple[str, Array]]()
     for tensor in graph_of(TOWER).tensors():
-        array = weights(seed)[1][tensor.name(ours)]
+        array = weights()[1][tensor.name(ours)]
         if tensor.role == "patches" and tensor.part == "weight":
             array = array.reshape(-1, 3, PATCH, PATCH)
         kind = np.float16 if array.ndim == 2 and tensor.role != "embeddings" else np.float32
