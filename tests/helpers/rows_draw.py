@@ -82,13 +82,9 @@ with_kernels = kernels_of(KERNELS)
 
 def first_rows(one: BlockDraw, rows: int, /, **arrays: Array) -> Case:
     """A run over so many rows."""
-    real = np.arange(_capacity(one)) < rows
-    slots = slots_for(rows, one.count)
+    capacity = max(len(one.arrays[name]) for name in (*one.by_row, *({TABLE} & set(one.arrays))))
+    real, slots = np.arange(capacity) < rows, slots_for(rows, one.count)
     return Case({"rows": rows, "row_slots": slots}, arrays, real)
-
-
-def _capacity(one: BlockDraw) -> int:
-    return max(len(one.arrays[name]) for name in (*one.by_row, *({TABLE} & set(one.arrays))))
 
 
 def over(

@@ -386,7 +386,8 @@ def test_passes_of_a_scan_are_those_of_float64(device: Device, number: int) -> N
     one.draw(scan_row("draw", one.run_of, one.x, one.target(heads.kept)))
     check(device, one, *one.cases)
     one = Rows(place)
-    results, gates = (one.matrix(name, normal(4, one.rows, cols)) for name, cols in of_gates(heads))
+    sizes = ("results", rule.values), ("gates", heads.projected)
+    results, gates = (one.matrix(name, normal(4, one.rows, cols)) for name, cols in sizes)
     one.draw(scan_gate("draw", one.run_of, one.x, results, gates, decay_rows(one), one.target(rule.values)))
     check(device, one, *one.cases)
     one = Rows(place)
@@ -400,10 +401,6 @@ def decay_rows(one: Rows) -> TensorSpec:
     heads = one.heads.rule.heads
     rows = -np.linspace(0.01, 2.0, heads), np.linspace(-3.0, 3.0, heads), np.linspace(-1.0, 2.0, heads)
     return one.row_weight("decay", np.stack(rows).astype(np.float32))
-
-
-def of_gates(heads: DeltaHeads) -> list[tuple[str, int]]:
-    return [("results", heads.rule.values), ("gates", heads.projected)]
 
 
 @pytest.mark.gl
