@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from agreement import same_bits
 from block_draw import BLOCKS, FLOATS_AND_ROWS, GQA, GROUP_SIZES, PADDED, SHARED, whole_blocks
-from one_draw import TABLE, TOLERANCE, Array, Case, check, normal
+from goldens.gift import log_softmax
+from one_draw import TABLE, TOLERANCE, Case, check, normal
 from rows_draw import (
     KERNELS,
     Attention,
@@ -397,12 +398,6 @@ def test_sinks_of_a_row_of_each_sequence(device: Device) -> None:
 # score_rows
 
 
-def log_softmax(logits: Array) -> Array:
-    wide = logits.astype(np.float64)
-    top = wide.max(axis=1, keepdims=True)
-    return np.asarray(wide - top - np.log(np.exp(wide - top).sum(axis=1, keepdims=True)))
-
-
 @tiered("vocab", [300, 1, 63, 65])
 def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
     one = score_draw(KERNELS[("plain", "llvmpipe", "one by one", "small points")[vocab % 4]], vocab, 19)
@@ -413,7 +408,7 @@ def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
         for case, found in zip(cases, check(device, one, *cases, what=f"{vocab}"), strict=True):
             rows = int(case.values["rows"])
             likelihoods, likeliest, best = log_probabilities(found[:rows])
-            expected = log_softmax(logits[:rows])
+            expected = log_softmax(logits[:rows].astype(np.float64))
             assert np.abs(likelihoods - expected[np.arange(rows), wanted[:rows]]).max() <= 1e-5 * level
             assert np.array_equal(likeliest, logits[:rows].argmax(axis=1))
             assert np.abs(best - expected.max(axis=1)).max() <= 1e-5 * level
@@ -429,7 +424,7 @@ def test_every_token_may_be_the_wanted_one_and_the_likeliest(device: Device) -> 
     for logits in (some, some + np.float32(1e3), some - np.float32(1e3), peak, -peak, np.zeros_like(some)):
         case = first_rows(one, 130, x=logits, **{TABLE: wanted})
         likelihoods, likeliest, best = log_probabilities(check(device, one, case)[0][:130])
-        expected = log_softmax(logits[:130])
+        expected = log_softmax(logits[:130].astype(np.float64))
         assert relative_error(likelihoods, expected[np.arange(130), np.arange(130)]) <= TOLERANCE
         assert np.array_equal(likeliest, logits[:130].argmax(axis=1)), "of equal ones the lowest id"
         assert relative_error(best, expected.max(axis=1)) <= TOLERANCE
