@@ -9,6 +9,7 @@ import numpy as np
 
 from glinfer.gl.context import open_device
 
+Array = np.ndarray[Any, Any]
 LAST_DIGITS = 1e-5
 """Of the largest number: what orders of sums, and products joined with sums, change at most."""
 
@@ -20,6 +21,11 @@ def exact() -> bool:
         return "llvmpipe" in device.renderer
 
 
+def same_bits(found: Array, expected: Array) -> bool:
+    """Also of numbers that are none, and of zeros of both signs."""
+    return found.dtype == expected.dtype and found.shape == expected.shape and found.tobytes() == expected.tobytes()
+
+
 def agree(found: Any, expected: Any, tolerance: float = LAST_DIGITS, *, same_order: bool = True) -> bool:
     """The same bits on llvmpipe; elsewhere sums are split over instances, and compilers join a product and a sum.
 
@@ -27,7 +33,7 @@ def agree(found: Any, expected: Any, tolerance: float = LAST_DIGITS, *, same_ord
     """
     found, expected = (np.ascontiguousarray(each, dtype=np.float32) for each in (found, expected))
     if same_order and exact():
-        return np.array_equal(found.view(np.uint32), expected.view(np.uint32))
+        return same_bits(found, expected)
     if found.shape != expected.shape or not np.array_equal(np.isfinite(found), np.isfinite(expected)):
         return False
     finite = np.isfinite(expected)

@@ -32,13 +32,6 @@ def speaker(path: Path, data: bytes | list[int], *, after: int, **shape: Any) ->
 
 
 class TestGenerating:
-    def test_text_gives_text_and_ids_give_ids(self, model: Model) -> None:
-        text = model.generate("Once upon", max_tokens=8, temperature=0, stop_ids=[])
-        ids = model.generate(model.require_tokenizer().encode("Once upon"), max_tokens=8, temperature=0)
-        assert isinstance(text, str)
-        assert text == model.require_tokenizer().decode(ids)
-        assert all(type(token) is int for token in ids)
-
     def test_the_whole_sequence_at_once_is_for_the_reference_plan(self, model: Model) -> None:
         with pytest.raises(InputError, match="plan fast runs token by token; use logits"):
             model.forward(PROMPT)
@@ -129,22 +122,15 @@ class TestShortForms:
         monkeypatch.setattr(glinfer, "load", lambda *given, **named: found.append(load(*given, **named)) or found[-1])
         return found
 
-    def test_generate_is_load_and_generate_and_close(self, small: Path, models: list[Model]) -> None:
-        text = glinfer.generate(small, "Once", max_tokens=5, seed=1)
-        ids = glinfer.generate(small, PROMPT, max_tokens=5, seed=1)
-        assert all(model.device.closed for model in models)
+    def test_they_load_and_generate_and_close(self, bare: Path, small: Path, models: list[Model]) -> None:
+        """Options of loading go to loading."""
+        words, how = small.with_suffix(".bpe"), {"max_tokens": 5, "seed": 1}
         with glinfer.load(small) as model:
-            assert (text, ids) == (
-                model.generate("Once", max_tokens=5, seed=1),
-                model.generate(PROMPT, max_tokens=5, seed=1),
-            )
-
-    def test_options_of_loading_go_to_loading(self, bare: Path, small: Path, models: list[Model]) -> None:
-        words = small.with_suffix(".bpe")
-        expected = glinfer.generate(small, "Once", max_tokens=5, seed=1)
-        assert glinfer.generate(bare, "Once", tokenizer=words, max_tokens=5, seed=1, limits=None) == expected
-        assert "".join(glinfer.stream(bare, "Once", tokenizer=words, gelu="tanh", max_tokens=5, seed=1)) == expected
-        assert all(model.device.closed for model in models)
+            expected, ids = model.generate("Once", **how), model.generate(PROMPT, **how)
+        assert glinfer.generate(small, PROMPT, **how) == ids
+        assert glinfer.generate(bare, "Once", tokenizer=words, limits=None, **how) == expected
+        assert "".join(glinfer.stream(bare, "Once", tokenizer=words, gelu="tanh", **how)) == expected
+        assert [model.device.closed for model in models] == [True] * 4
 
     def test_stream_closes_the_model_when_it_is_closed_early(self, small: Path, models: list[Model]) -> None:
         stream = glinfer.stream(small, "Once", max_tokens=30, seed=1)

@@ -72,27 +72,6 @@ class TestAsAlone:
         assert_as_alone(model, results)
         assert {result.stats.dropped for result in results} == {0, 32, 64}
 
-    def test_what_stops_them(self, model: Model) -> None:
-        """Strings and ids that come, in the middle and at once, taken from what the model gives without them."""
-        text = alone(model, BatchRequest("Once", {"max_tokens": 20, "seed": 1}))["text"]
-        ids = alone(model, BatchRequest(PROMPT, {"max_tokens": 20, "seed": 1}))["ids"]
-        stops = [
-            BatchRequest("Once", {"max_tokens": 20, "seed": 1, "stop": [text[5:7]]}),
-            BatchRequest("Once", {"max_tokens": 20, "seed": 1, "stop": [text[0]]}),
-            BatchRequest("Once", {"max_tokens": 20, "seed": 1, "stop": [text[-2:], "never"]}),
-            BatchRequest("Once", {"max_tokens": 20, "seed": 1, "stop": ["this never comes"]}),
-            BatchRequest(PROMPT, {"max_tokens": 20, "seed": 1, "stop_ids": [ids[7]]}),
-            BatchRequest(PROMPT, {"max_tokens": 20, "seed": 1, "stop_ids": [ids[0]]}),
-            BatchRequest(PROMPT, {"max_tokens": 20, "seed": 1, "stop_ids": []}),
-            BatchRequest("Once", {"max_tokens": 20, "seed": 1, "stop_ids": ids}),
-        ]
-        results = list(model.batch(stops, slots=2))
-        assert_as_alone(model, results)
-        reasons = [result.stats.finish_reason for result in results]
-        assert reasons.count("stop") >= 5
-        assert reasons.count("length") >= 2
-        assert any(result.ids == [] and result.text is None for result in results)
-
 
 class TestOrder:
     def test_results_come_as_they_are_finished(self, model: Model) -> None:

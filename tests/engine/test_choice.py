@@ -121,13 +121,6 @@ def test_usual_options_are_seldom_unsure() -> None:
     assert unsure <= 1
 
 
-def test_flat_logits_are_seldom_unsure() -> None:
-    """Only where five of the best forty tokens are in one of 64 pieces."""
-    random, options = np.random.default_rng(6), SamplingOptions(temperature=0.7, top_k=40, top_p=0.95, seed=1)
-    rows = random.normal(size=(40, 4096)).astype(np.float32) / 10
-    assert sum(chosen_by_oracles(row, Sampler(options))[2] for row in rows) <= 4
-
-
 def test_what_the_lists_hide_is_unsure() -> None:
     """Six of the best seven tokens are in one piece, of which four are listed."""
     logits = np.full(5000, -9.0, dtype=np.float32)

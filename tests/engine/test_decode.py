@@ -149,18 +149,6 @@ class TestHolding:
                 if ids:
                     assert agree(session.logits(), fresh(short, ids))
 
-    def test_choices_are_the_samplers(self, short: Model) -> None:
-        with short.session() as session, short.session() as other:
-            for options in SAMPLERS.values():
-                session.hold([3, 4])
-                found = session.generate_ids(5, Sampler(options))
-                sampler = Sampler(options)
-                other.hold([3, 4])
-                for token in found:
-                    assert sampler.sample(other.logits(), other.ids) == token
-                    other.step(token)
-                assert session.ids == other.ids == [3, 4, *found]
-
     def test_what_is_appended_to_what_was_chosen_is_one_sequence(self, short: Model) -> None:
         with short.session() as session:
             for options in (SAMPLERS["greedy"], SAMPLERS["filtered"]):

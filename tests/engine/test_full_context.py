@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers, processors
-from tokenizers.models import BPE
+from template_models import byte_library
+from tokenizers import processors
 
 import glinfer
 from glinfer.engine.ids import room_made
@@ -24,13 +24,10 @@ TEXT = "hello"
 @pytest.fixture(scope="module")
 def tokenizer_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A byte-level tokenizer that puts two tokens before every text, and one after it."""
-    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(BPE(vocab={letter: place for place, letter in enumerate(letters)}, merges=[]))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens([AddedToken(name, special=True) for name in ("<s>", "<t>", "</s>")])
-    tokens = [("<s>", 256), ("<t>", 257), ("</s>", 258)]
-    made.post_processor = processors.TemplateProcessing(single="<s> <t> $A </s>", special_tokens=tokens)
+    made = byte_library("</s>")
+    tokens = [("<|im_start|>", 256), ("<|im_end|>", 257), ("</s>", 258)]
+    single = "<|im_start|> <|im_end|> $A </s>"
+    made.post_processor = processors.TemplateProcessing(single=single, special_tokens=tokens)
     path = tmp_path_factory.mktemp("before") / "tokenizer.json"
     made.save(str(path))
     return path

@@ -1,4 +1,4 @@
-"""Prompts with images: the encoder against float64, and whole models against transformers, alone and together."""
+"""Prompts with images: squares, logits and files against transformers and llama.cpp, alone and together."""
 
 from __future__ import annotations
 
@@ -20,40 +20,26 @@ from goldens.pictures import (
     SIDE,
     TEXT,
     TOKENS,
-    TOWER,
     about,
     picture,
-    tower_rows,
-    weights,
     write_mmproj,
     write_smolvlm,
 )
 from image_prompts import check_close, check_logits, ids_of, written
 from PIL import Image
-from tiers import tiered
 
 import glinfer
-from glinfer.engine.loading import prepare
 from glinfer.engine.model import Model
-from glinfer.engine.vision import ImageEngine
 from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
-from glinfer.formats import Checkpoint, load_checkpoint
+from glinfer.formats import load_checkpoint
 from glinfer.formats.vision import ImageForm, read_vision
-from glinfer.gl.context import open_device
-from glinfer.kernels.options import KernelOptions
 from glinfer.limits import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_KNOWN_IMAGES
-from glinfer.text.images import ImageToken, decoded, drained, merged_order, squares_of
+from glinfer.text.images import ImageToken, decoded, merged_order, squares_of
 
 pytestmark = pytest.mark.gl
 
 IMAGE = 256 + CONTROL.index("<image>")
-KERNELS = {
-    "default": None,
-    "plain": KernelOptions(),
-    "one row": KernelOptions(rows_per_draw=1, quad=False, mantissa=True),
-    "two rows": KernelOptions(rows_per_draw=2, blends=True, fused=True, tiles=4, largest_cell=2),
-}
 
 
 @pytest.fixture(scope="module")
@@ -65,21 +51,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def model(folder: Path) -> Iterator[Model]:
     with glinfer.load(folder) as model:
         yield model
-
-
-@tiered("kernels", KERNELS)
-def test_the_encoder_is_that_of_the_paper(kernels: str) -> None:
-    tensors, places = weights()[1], np.random.default_rng(1).permutation(TOWER.vocab_size)
-    patches = np.random.default_rng(0).normal(size=(TOWER.vocab_size, TOWER.patch_floats)).astype(np.float32)
-    wanted = tower_rows(patches, places, tensors)
-    with open_device() as device:
-        prepared = prepare(Checkpoint(TOWER, tensors, "made"), device, "fast", "file", KERNELS[kernels])
-        engine = prepared.bind(device)
-        assert isinstance(engine, ImageEngine)
-        found = drained(engine.image_steps(patches, places))
-    assert found.shape == wanted.shape == (TOKENS, TEXT.hidden_size)
-    assert np.abs(found - wanted).max() <= 2e-6 * np.abs(wanted).max()
-    assert np.abs(wanted - wanted.mean(axis=0)).max() > 0.1, "rows that are all alike show little"
 
 
 @each_case("size", IMAGE_SIZES)

@@ -16,7 +16,6 @@ from token_streams import stream_of
 
 from glinfer.config import ModelConfig
 from glinfer.engine.run.decode import DecodeSession, RecomputeSession
-from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.engine.stream import TokenStream
 from glinfer.errors import ContextError, InputError
@@ -47,14 +46,10 @@ class Counter:
         return logits_for(len(ids) % VOCAB)
 
 
-def holding(
-    forward: Callable[[Sequence[int]], Any] | None = None,
-    context: int = 100,
-    count_draws: Callable[[], int] = lambda: 0,
-) -> RecomputeSession:
+def holding(forward: Callable[[Sequence[int]], Any] | None = None, context: int = 100) -> RecomputeSession:
     """A session over a fake model."""
     config = ModelConfig.from_options(f"vocab={VOCAB},dim=4,heads=1,blocks=1,context={context}")
-    return RecomputeSession(config, forward or Counter(), count_draws=count_draws)
+    return RecomputeSession(config, forward or Counter(), count_draws=lambda: 0)
 
 
 def make(
@@ -83,44 +78,6 @@ class Chooser(RecomputeSession):
     def _choose(self, count: int, sampler: Sampler) -> list[int]:
         self.chunks.append(count)
         return [token for _ in range(count) for token in super(Chooser, self)._choose(1, sampler)]
-
-
-def test_each_forward_gets_the_whole_sequence_so_far() -> None:
-    """Nothing runs before the first ``next``, and the caller's prompt stays as it was."""
-    model, prompt = Counter(), [5, 6]
-    stream = make(model, prompt=prompt)
-    assert (model.seen, stream.ids, stream.stats) == ([], [], GenerationStats(prompt_tokens=2))
-    assert list(stream) == stream.ids == [2, 3, 4, 5, 6]
-    assert model.seen == [[5, 6], [5, 6, 2], [5, 6, 2, 3], [5, 6, 2, 3, 4], [5, 6, 2, 3, 4, 5]]
-    assert (prompt, stream.stats.finish_reason, stream.stats.tokens) == ([5, 6], "length", 5)
-
-
-def test_when_the_context_is_full_the_oldest_half_is_dropped() -> None:
-    for context, dropped in ((10, 5), (9, 5), (2, 1), (1, 1)):
-        model = Counter()
-        stream = make(model, prompt=[7] * context, max_tokens=2, context=context)
-        first, second = stream
-        assert first == context
-        assert model.seen == [[7] * context, [*[7] * (context - dropped), first]]
-        assert second == len(model.seen[1])
-        assert (stream.stats.dropped, stream.stats.finish_reason) == (dropped, "length")
-    model = Counter()
-    stream = make(model, prompt=[7], max_tokens=200, context=10)
-    ids = list(stream)
-    assert len(ids) == 200
-    assert max(map(len, model.seen)) == 10
-    assert stream.stats.dropped == 5 * -(-(200 - 10) // 5)
-    assert model.seen[-1] == ids[-1 - len(model.seen[-1]) : -1], "what is left is the newest, in order"
-
-
-def test_a_stream_goes_on_where_another_has_used_the_session() -> None:
-    session = holding(context=10)
-    alone = list(make(prompt=[3, 4], max_tokens=30, context=10))
-    first = make(session=session, prompt=[3, 4], max_tokens=30)
-    second = make(session=session, prompt=[5] * 9, max_tokens=30)
-    pairs = list(zip(first, second, strict=True))
-    assert [pair[0] for pair in pairs] == alone
-    assert first.stats.dropped == make_and_run(prompt=[3, 4], max_tokens=30, context=10).stats.dropped
 
 
 def make_and_run(**options: Any) -> TokenStream:
@@ -208,24 +165,6 @@ def test_an_error_inside_forward_comes_through_and_closes(error: BaseException) 
     assert (ends.call_count, stream.stats.finish_reason, stream.ids) == (1, reason, [2])
     assert list(stream) == []
     assert ends.call_count == 1
-
-
-@pytest.mark.parametrize("way", ["length", "stop", "closed", "error"])
-def test_on_end_is_called_exactly_once_and_sees_why_it_ended(way: str) -> None:
-    seen: list[str | None] = []
-    model = Counter(fail_at=3, error=RuntimeError("x") if way == "error" else None)
-    stream = make(model, stop_ids=[4] if way == "stop" else (), on_end=lambda: seen.append(stream.stats.finish_reason))
-    try:
-        for count, _ in enumerate(stream):
-            assert seen == []
-            if way == "closed" and count == 2:
-                stream.close()
-    except RuntimeError:
-        assert way == "error"
-    for _ in range(3):
-        stream.close()
-        assert next(stream, None) is None
-    assert seen == [way]
 
 
 def test_seconds_leave_out_what_the_caller_does(monkeypatch: pytest.MonkeyPatch) -> None:

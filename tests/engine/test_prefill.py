@@ -20,35 +20,22 @@ from glinfer.engine.model import Model
 from glinfer.engine.prefill import MAX_SINGLE_TOKENS, Prefill
 from glinfer.engine.run.cached import CachedSession
 from glinfer.formats import save_checkpoint
-from glinfer.gl.context import Limits, open_device
+from glinfer.gl.context import Limits
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.options import PlanOptions
 from glinfer.program.session import Session
-from glinfer.program.tuning import default_for
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("chunk_at_once")]
 
 CONTEXT = 64
 Floats = np.ndarray[Any, Any]
-
-
 IDS = random_ids(90, vocab=131)
 
 
-def with_kernels(path: Path | str, **kernels: Any) -> Model:
-    """A model with the device's own kernels, but for some of them."""
-    device = open_device()
-    try:
-        shaped = dataclasses.replace(default_for(device), **kernels)
-    finally:
-        device.close()
-    return glinfer.load(path, kernels=shaped)
-
-
 @pytest.fixture(scope="module")
-def pieces(small: Path) -> Iterator[Model]:
+def pieces(shared_gab: Model, small: Path) -> Iterator[Model]:
     """The small model, which takes prompts in by 16 tokens."""
-    with with_kernels(small, chunk=16) as opened:
+    with glinfer.load(small, kernels=dataclasses.replace(shared_gab.kernels, chunk=16)) as opened:
         yield opened
 
 
@@ -161,12 +148,13 @@ def test_few_rows_of_experts_have_a_plan_of_their_own() -> None:
 
 
 @pytest.mark.slow
-def test_both_plans_of_experts_give_the_same_bits(tmp_path: Path) -> None:
+def test_both_plans_of_experts_give_the_same_bits(model: Model, tmp_path: Path) -> None:
     """Each row by itself there, and rows of one expert together in the other: the same bits on llvmpipe."""
     config = tiny("qwen3_moe", hidden_size=96, intermediate_size=96, max_position_embeddings=128)
     save_checkpoint(in_floats(config), tmp_path / "model.safetensors")
     ids = random_ids(100, vocab=config.vocab_size)
-    with with_kernels(tmp_path / "model.safetensors", product_table="llvmpipe", rows_per_draw=4) as model:
+    kernels = dataclasses.replace(model.kernels, product_table="llvmpipe", rows_per_draw=4)
+    with glinfer.load(tmp_path / "model.safetensors", kernels=kernels) as model:
         prefill = model.engine._prefill
         for tokens, rows in ((9, prefill.rows_for(1)), (100, 128)):
             with model.session() as session, model.session() as alone:

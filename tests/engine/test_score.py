@@ -27,12 +27,6 @@ CONTEXT = 64
 RELATIVE = 2e-6
 
 
-def with_chunk(path: Path | str, chunk: int, **kernels: Any) -> Model:
-    with glinfer.load(path) as opened:
-        shaped = replace(opened.kernels, chunk=chunk, **kernels)
-    return glinfer.load(path, kernels=shaped)
-
-
 def stepped(model: Model, ids: Sequence[int], stride: int | None = None) -> TextScore:
     """The same by the fast plan alone: the logits of every token of every window, softmax in float64."""
     context = model.config.max_position_embeddings
@@ -107,7 +101,7 @@ class TestRuns:
             return run(self, values, **options)
 
         monkeypatch.setattr(Session, "run", spy)
-        with with_chunk(small, SLOT_ALIGNMENT) as pieces:
+        with glinfer.load(small, kernels=replace(model.kernels, chunk=SLOT_ALIGNMENT)) as pieces:
             for counts, runs in (
                 ([17], [16]),  # the last token is only predicted
                 ([18], [16, 1]),

@@ -87,19 +87,24 @@ def test_a_directory_or_pipe_is_not_replaced(tmp_path: Path) -> None:
         _write(tmp_path / "missing" / "out.bin")
 
 
-def test_a_new_file_follows_the_umask_and_an_old_one_keeps_its_mode(tmp_path: Path) -> None:
-    private = tmp_path / "private"
-    private.write_bytes(b"old")
-    private.chmod(0o600)
+@each_case("anew", [False, True])
+def test_a_new_file_follows_the_umask_and_an_old_one_keeps_its_mode(tmp_path: Path, anew: bool) -> None:
+    """Also where a library writes the file ``anew``, with permissions of its own."""
+    modes = {"fresh": 0o640, "old": 0o604}
+    (tmp_path / "old").write_bytes(b"old")
+    (tmp_path / "old").chmod(modes["old"])
     before = os.umask(0o027)
     try:
-        _write(tmp_path / "fresh")
-        _write(private)
+        for name in modes:
+            with replacing(tmp_path / name) as temporary:
+                if anew:
+                    temporary.unlink()
+                    temporary.touch(mode=0o600)
+                temporary.write_bytes(b"new")
     finally:
         os.umask(before)
-    assert stat.S_IMODE((tmp_path / "fresh").stat().st_mode) == 0o640
-    assert stat.S_IMODE(private.stat().st_mode) == 0o600
-    assert private.read_bytes() == b"new"
+    assert {name: stat.S_IMODE((tmp_path / name).stat().st_mode) for name in modes} == modes
+    assert (tmp_path / "old").read_bytes() == b"new"
 
 
 def test_a_symbolic_link_stays_one(tmp_path: Path) -> None:
@@ -160,19 +165,6 @@ def test_shown_keeps_a_message_on_one_printable_line() -> None:
     assert shown("") == "''"
     assert shown("two\nlines") == r"'two\nlines'"
     assert shown(os.fsdecode(b"\xff")).isascii()
-
-
-def test_a_file_that_a_library_writes_anew_has_the_usual_permissions(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    plain = tmp_path / "plain"
-    plain.write_bytes(b"")
-    for _ in range(2):  # a new file, and one that replaces another
-        with replacing(path) as temporary:
-            temporary.unlink()
-            temporary.touch(mode=0o600)
-        assert path.stat().st_mode == plain.stat().st_mode
-        plain.chmod(0o640)
-        path.chmod(0o640)
 
 
 # Checkpoints of any format

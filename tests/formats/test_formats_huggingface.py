@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from each_case import each_case
-from goldens.models import save_tensors
+from goldens.models import gpt2_shapes, save_tensors
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
@@ -33,23 +33,11 @@ Arrays = dict[str, np.ndarray]
 
 def stored_arrays(prefix: str = "transformer.", *, tied: bool = True) -> Arrays:
     """A model under the names and in the shapes that transformers stores, every number another one."""
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (VOCAB, WIDTH), "wpe.weight": (CONTEXT, WIDTH)}
-    for block in range(BLOCKS):
-        for norm in ("ln_1", "ln_2"):
-            shapes |= {f"h.{block}.{norm}.weight": (WIDTH,), f"h.{block}.{norm}.bias": (WIDTH,)}
-        for name, rows, columns in (
-            ("attn.c_attn", WIDTH, 3 * WIDTH),
-            ("attn.c_proj", WIDTH, WIDTH),
-            ("mlp.c_fc", WIDTH, INNER),
-            ("mlp.c_proj", INNER, WIDTH),
-        ):
-            shapes |= {f"h.{block}.{name}.weight": (rows, columns), f"h.{block}.{name}.bias": (columns,)}
-    shapes |= {"ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)}
-    shapes = {prefix + name: shape for name, shape in shapes.items()}
-    if not tied:
-        shapes["lm_head.weight"] = (VOCAB, WIDTH)
-    generator = np.random.default_rng(0)
-    return {name: generator.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    generator, shapes = np.random.default_rng(0), gpt2_shapes({**SETTINGS, "tie_word_embeddings": tied})
+    return {
+        name.replace("transformer.", prefix): generator.standard_normal(shape).astype(np.float32)
+        for name, shape in shapes.items()
+    }
 
 
 def write_config(folder: Path, without: str = "", **changes: Any) -> Path:

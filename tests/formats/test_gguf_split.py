@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from each_case import each_case
-from goldens.gguf_file import write_gguf_file
 from goldens.gguf_models import CONFIGS
+from small_models import split_file
 from test_formats_gguf import refusal
 
 from glinfer.errors import FormatError, InputError
 from glinfer.export.convert import convert_model
 from glinfer.formats import load_checkpoint, random_checkpoint, write_gguf
-from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.jobs.manifest import file_digest
 from glinfer.text.parts import text_parts
 from glinfer.text.tokenizer import learn_bpe
@@ -26,28 +25,7 @@ from glinfer.text.tokenizer import learn_bpe
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 
 PARTS = 3
-
-
-def part_of(path: Path, number: int, count: int = PARTS) -> Path:
-    return path.with_name(f"{path.stem}-{number + 1:05}-of-{count:05}.gguf")
-
-
-def split(
-    path: Path, changes: Mapping[int, Mapping[str, Any]] | None = None, *, order: int = 1, twice: bool = False
-) -> list[Path]:
-    """The parts of a file as gguf-split makes them: all metadata in the first, tensors dealt in turns.
-
-    ``changes`` are of the metadata of a part, None to leave a value out. With ``twice`` one tensor is in two parts.
-    """
-    file, names = read_gguf_file(path), list(read_gguf_file(path).tensors)[::order]
-    for number in range(PARTS):
-        values: dict[str, Any] = dict(file.metadata) if number == 0 else {}
-        values |= {"split.no": number, "split.count": PARTS, "split.tensors.count": len(names)}
-        values |= (changes or {}).get(number, {})
-        own = (*names[number::PARTS], *(names[:1] if twice and number == 1 else ()))
-        tensors = {name: file.tensors[name] for name in own}
-        write_gguf_file(part_of(path, number), file.metadata["general.architecture"], values, tensors)
-    return [part_of(path, number) for number in range(PARTS)]
+split = partial(split_file, count=PARTS)
 
 
 @pytest.fixture
@@ -116,13 +94,13 @@ def test_a_part_of_another_name_says_which_name_it_needs(path: Path) -> None:
     ],
 )
 def test_parts_that_do_not_belong_together(path: Path, number: int, key: str, value: Any, message: str) -> None:
-    parts = split(path, {number: {key: value}})
+    parts = split(path, changes={number: {key: value}})
     with pytest.raises(FormatError, match=re.escape(f"{parts[number].name}: {message}")):
         load_checkpoint(parts[0])
 
 
 def test_tensors_are_counted_and_told_apart(path: Path) -> None:
-    parts = split(path, {number: {"split.tensors.count": 22} for number in range(PARTS)})
+    parts = split(path, changes={number: {"split.tensors.count": 22} for number in range(PARTS)})
     assert refusal(parts[0]).startswith("its 3 parts have 21 tensors; expected 22, as split.tensors.count says")
     parts = split(path, twice=True)
     with pytest.raises(FormatError, match=r"00002-of-00003.gguf: tensor .* is in another part too"):

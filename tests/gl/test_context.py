@@ -273,21 +273,6 @@ def test_another_thread_is_refused_and_harmless(device: Device) -> None:
     assert np.array_equal(held.read(), matrix(5))
 
 
-def test_each_thread_may_have_its_own_device(device: Device) -> None:
-    found: list[np.ndarray[Any, Any]] = []
-
-    def work() -> None:
-        with open_device() as other:
-            found.append(copy(texture(other, 100), Texture(other, LAYOUT, "target")))
-
-    held = texture(device, 5)
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert np.array_equal(found[0], matrix(100))
-    assert np.array_equal(held.read(), matrix(5))
-
-
 def test_a_released_context_refuses_to_become_current() -> None:
     native = egl.EglContext(egl.list_devices()[0])
     native.release()

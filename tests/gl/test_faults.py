@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import sys
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import moderngl
 import numpy as np
 import pytest
 from broken_driver import GUILTY, INNOCENT, LOST, NO_NAME, PURGED, REFUSED, UNKNOWN, UNSUPPORTED, BrokenDriver, mended
+from interrupts import files_of, heeds_ctrl_c, interrupted_everywhere
 from own_process import ran
 from tiers import tiered
 
@@ -35,6 +35,8 @@ from glinfer.gl.texture import Framebuffer, Texture
 from glinfer.kernels.spec import RunValue
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.session import Session, check_textures_fit
+
+__all__ = ["heeds_ctrl_c"]
 
 pytestmark = pytest.mark.gl
 
@@ -470,66 +472,40 @@ def test_functions_of_extensions_are_asked_for_by_the_name_that_the_driver_has()
 # Interrupts
 
 
-def lines_of(*modules: types.ModuleType) -> set[str]:
-    return {str(module.__file__) for module in modules}
-
-
-def interrupted_at(place: int, files: set[str], act: Callable[[], object]) -> bool:
-    """Run something with a Ctrl-C before the n-th line that it runs of some files; whether there was such a line."""
-    left = [place]
-
-    def trace(frame: types.FrameType, event: str, argument: object) -> Any:
-        if frame.f_code.co_filename not in files:
-            return None
-        if event == "line":
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        act()
-    except KeyboardInterrupt:
-        return True
-    finally:
-        sys.settrace(before)
-    return False
-
-
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_an_interrupt_anywhere_in_a_replay_leaves_the_next_one_right(device: Device) -> None:
     """Uniforms keep their values and blending may be on: neither may be other than glinfer remembers."""
     held, target, other = texture(device), Texture(device, LAYOUT, "sum"), Texture(device, LAYOUT, "copy")
     program = Program(device, "copy", {"COLS": 5}, ["x"])
-    files = lines_of(replay_module, program_module)
 
     def draws() -> list[Draw]:
         plain = Draw("a", program, target.framebuffer, (held,))
         adding = dataclasses.replace(plain, name="b", call=DrawCall(adds=True))
         return [plain, adding, dataclasses.replace(plain, name="c", framebuffer=other.framebuffer)]
 
-    place = 0
-    while interrupted_at(place + 1, files, lambda: replay(device, draws(), {})):
-        place += 1
+    def after(where: str) -> None:
         replay(device, draws()[:1], {})
         replay(device, draws(), {})
-        assert np.array_equal(target.read(), 2 * MATRIX), f"after line {place}"
-        assert np.array_equal(other.read(), MATRIX), f"after line {place}"
-    assert place > 60
+        assert np.array_equal(target.read(), 2 * MATRIX), where
+        assert np.array_equal(other.read(), MATRIX), where
+
+    files = files_of(replay_module, program_module)
+    assert interrupted_everywhere(lambda: replay(device, draws(), {}), after, (), files) > 60
 
 
+@pytest.mark.usefixtures("heeds_ctrl_c")
 def test_a_uniform_is_what_was_set_last_wherever_an_interrupt_came(device: Device) -> None:
     mixed = Texture(device, Layout.of((1, 2), "r32f", 64), "mixed", np.ones((1, 2), np.float32))
     program = Program(device, "concat_head", {"DIM": 6, "HEAD_DIM": 2, "FIRST": 1}, ["mixed"])
     target = Texture(device, Layout.of((1, 6), "r32f", 64), "y")
-    draw, place = Draw("d", program, target.framebuffer, (mixed,), DrawCall((("head", 1),))), 0
-    replay(device, [draw], {})
-    while interrupted_at(place + 1, lines_of(program_module), lambda: program.set("head", 2)):
-        place += 1
+    draw = Draw("d", program, target.framebuffer, (mixed,), DrawCall((("head", 1),)))
+
+    def after(where: str) -> None:
         replay(device, [draw], {})
-        assert target.read().tolist() == [[0, 0, 1, 1, 0, 0]], f"after line {place}"
-    assert place >= 5
+        assert target.read().tolist() == [[0, 0, 1, 1, 0, 0]], where
+
+    after("before")
+    assert interrupted_everywhere(lambda: program.set("head", 2), after, (), files_of(program_module)) >= 5
 
 
 @pytest.mark.parametrize("kind", ["texture", "framebuffer", "program"])

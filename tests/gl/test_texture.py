@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import same_bits
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -62,12 +63,6 @@ def as_format(patterns: Array, layout: Layout) -> Array:
 def layout_of(shape: tuple[int, int], format_name: str, biggest: int) -> Layout:
     """The layout, with ``biggest`` raised just enough for the matrix to fit."""
     return Layout.of(shape, format_name, max(biggest, int(np.ceil(np.sqrt(shape[0] * shape[1])))))
-
-
-def same_bits(found: Array, expected: Array) -> bool:
-    return found.shape == expected.shape and bool(
-        np.array_equal(np.ascontiguousarray(found).view(np.uint32), np.ascontiguousarray(expected).view(np.uint32))
-    )
 
 
 @pytest.fixture(params=["single channel", "RGBA"])

@@ -75,10 +75,10 @@ def llama_logits(path: Path, ids: list[int], *, together: bool = True) -> Array:
     return np.stack(found)
 
 
-def llama_vectors(path: Path, texts: Sequence[Sequence[int]], width: int, most: int = 512) -> Array:
+def llama_vectors(path: Path, texts: Sequence[Sequence[int]], width: int) -> Array:
     """llama.cpp's vector of each list of ids, float32 [n, width], pooled as the file says and not normalised."""
     found = []
-    with _context(path, most, embeddings=True) as (llama, context):
+    with _context(path, 512, embeddings=True) as (llama, context):
         for ids in texts:
             memory = llama.llama_get_memory(context)
             if memory:

@@ -76,18 +76,18 @@ def text_settings(config: ModelConfig, **further: Any) -> dict[str, Any]:
     return settings_of(config, *names, rms_norm_eps=config.layer_norm_eps, **further)
 
 
-def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
+def weights() -> tuple[dict[str, Array], dict[str, Array]]:
     """The tensors of the language model and of the image encoder, under glinfer's names."""
-    text, tower = (random_checkpoint(config, seed=seed, scale=0.2).tensors for config in (TEXT, TOWER))
+    text, tower = (random_checkpoint(config, seed=SEED, scale=0.2).tensors for config in (TEXT, TOWER))
     grown = {name: 1.5 * array if "patch_embedding.weight" in name else array for name, array in tower.items()}
     return dict(text), grown
 
 
-def write_smolvlm(folder: Path, dtype: str = "float32", seed: int = SEED, **config: Any) -> Path:
+def write_smolvlm(folder: Path, dtype: str = "float32", **config: Any) -> Path:
     """A directory of the model; ``config`` changes settings of config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     write_tokenizer(folder, CONTROL, TEMPLATE)
-    text, tower = weights(seed)
+    text, tower = weights()
     tensors = {name.replace("model.", "model.text_model.", 1): array for name, array in text.items()}
     for name, array in tower.items():
         is_patch = name.endswith("patch_embedding.weight")
@@ -160,7 +160,7 @@ def clip_sizes(tower: ModelConfig, text: ModelConfig) -> dict[str, Any]:
     }
 
 
-def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
+def write_mmproj(path: Path, **changes: object) -> Path:
     """llama.cpp's file of the image encoder; ``changes`` are metadata by the end of their key, None for none."""
     keys: dict[str, Any] = {
         **clip_sizes(TOWER, TEXT),
@@ -172,42 +172,9 @@ def write_mmproj(path: Path, seed: int = SEED, **changes: object) -> Path:
     }
     ours, theirs, tensors = TOWERS["siglip"].names, TOWERS["siglip"].in_gguf.names, list[tuple[str, Array]]()
     for tensor in graph_of(TOWER).tensors():
-        array = weights(seed)[1][tensor.name(ours)]
+        array = weights()[1][tensor.name(ours)]
         if tensor.role == "patches" and tensor.part == "weight":
             array = array.reshape(-1, 3, PATCH, PATCH)
         kind = np.float16 if array.ndim == 2 and tensor.role != "embeddings" else np.float32
         tensors.append((tensor.name(theirs), np.ascontiguousarray(array, kind)))
     return write_clip(path, keys, tensors)
-
-
-def tower_rows(patches: Array, places: Array, tensors: dict[str, Array], config: ModelConfig = TOWER) -> Array:
-    """The rows of a square, as SigLIP and SmolVLM's connector compute them, in float64."""
-
-    def take(name: str) -> Array:
-        return np.asarray(tensors[name], np.float64)
-
-    def linear(x: Array, name: str) -> Array:
-        return np.asarray(x @ take(f"{name}.weight").T + take(f"{name}.bias"))
-
-    def norm(x: Array, name: str) -> Array:
-        x = x - x.mean(-1, keepdims=True)
-        x = x / np.sqrt((x * x).mean(-1, keepdims=True) + config.layer_norm_eps)
-        return np.asarray(x * take(f"{name}.weight") + take(f"{name}.bias"))
-
-    tower, heads, dim = "vision_model.", config.num_attention_heads, config.head_dim
-    x = linear(patches.astype(np.float64), f"{tower}embeddings.patch_embedding")
-    x = x + take(f"{tower}embeddings.position_embedding.weight")[places]
-    for number in range(config.num_hidden_layers):
-        layer = f"{tower}encoder.layers.{number}."
-        y = norm(x, f"{layer}layer_norm1")
-        q, k, v = (
-            linear(y, f"{layer}self_attn.{letter}_proj").reshape(-1, heads, dim).transpose(1, 0, 2) for letter in "qkv"
-        )
-        scores = np.exp(q @ k.transpose(0, 2, 1) * dim**-0.5)
-        mixed = (scores / scores.sum(-1, keepdims=True) @ v).transpose(1, 0, 2).reshape(len(x), -1)
-        x = x + linear(mixed, f"{layer}self_attn.out_proj")
-        y = linear(norm(x, f"{layer}layer_norm2"), f"{layer}mlp.fc1")
-        y = 0.5 * y * (1 + np.tanh(np.sqrt(2 / np.pi) * (y + 0.044715 * y**3)))
-        x = x + linear(y, f"{layer}mlp.fc2")
-    x = norm(x, f"{tower}post_layernorm").reshape(len(x) // config.patches_per_token, -1)
-    return np.asarray(x @ take("connector.modality_projection.proj.weight").T)

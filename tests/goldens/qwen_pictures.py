@@ -82,9 +82,9 @@ PROCESSOR = {
 }
 
 
-def weights(seed: int = SEED) -> tuple[dict[str, Array], dict[str, Array]]:
+def weights() -> tuple[dict[str, Array], dict[str, Array]]:
     """The tensors of the language model and of the image encoder, under glinfer's names."""
-    text, tower = (random_checkpoint(config, seed=seed, scale=0.2).tensors for config in (TEXT, TOWER))
+    text, tower = (random_checkpoint(config, seed=SEED, scale=0.2).tensors for config in (TEXT, TOWER))
     return dict(text), dict(tower)
 
 
@@ -119,7 +119,7 @@ def write_qwen3_vl(folder: Path, dtype: str = "float32", **config: Any) -> Path:
     return write_settings(folder, {**values, **config}, PROCESSOR)
 
 
-def write_qwen3_5(folder: Path, seed: int = 12) -> Path:
+def write_qwen3_5(folder: Path) -> Path:
     """A directory of a Qwen 3.5 with the same encoder, without its further vectors."""
     path, tensors = write_qwen3_vl(folder) / "model.safetensors", dict[str, Array]()
     values = json.loads((folder / "config.json").read_text())
@@ -128,7 +128,7 @@ def write_qwen3_5(folder: Path, seed: int = 12) -> Path:
     values["vision_config"]["model_type"] = "qwen3_5_vision"
     del values["vision_config"]["deepstack_visual_indexes"]
     (folder / "config.json").write_text(json.dumps(values))
-    for name, array in model_tensors(Made(values["text_config"], seed=seed), folder / "config.json").items():
+    for name, array in model_tensors(Made(values["text_config"], seed=12), folder / "config.json").items():
         tensors[name.replace("model.", "model.language_model.", 1)] = array
     tensors |= {name: array for name, array in load_file(path).items() if ".visual." in name}
     save_file({name: each for name, each in tensors.items() if "deepstack" not in name}, path)

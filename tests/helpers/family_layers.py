@@ -66,31 +66,24 @@ def layers_of(family: str) -> dict[str, Any]:
     return {"swiglu_limit": limit / 10, "swiglu_alpha": 1.5} if limit else shared
 
 
-FURTHER = {
-    "fast": {"conv": -1, "delta": 6, "ssm": 8, "gated": 1, "none": -4},
-    "batch": {"conv": -2, "delta": 6, "ssm": 8, "gated": 2, "none": -5},
-    "chunk": {"conv": -2, "delta": 9, "ssm": 8, "gated": 1, "none": -6},
-    "score": {"conv": -2, "delta": 9, "ssm": 8, "gated": 1, "none": -6},
-}
-"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone, by plan."""
+FURTHER = {"conv": -1, "delta": 6, "ssm": 8, "gated": 1, "none": -4}
+"""Draws of a layer with a convolution, a delta rule, or gates, beyond one with attention alone."""
 BESIDE = 12
-"""Draws of a scan beside attention in the fast plan."""
+"""Draws of a scan beside attention."""
 
 
-def further_draws(config: ModelConfig, plan: str = "fast", first: int = 0) -> int:
-    """Draws of a plan from a layer on beyond those of as many layers with attention and without gates."""
+def further_draws(config: ModelConfig, first: int = 0) -> int:
+    """Draws of the fast plan from a layer on beyond those of as many layers with attention and without gates."""
     found = 0
     for layer in range(first, config.num_hidden_layers):
         of = config.layer(layer)
-        found += FURTHER[plan].get("gated" if of.gated or of.head_gates else of.mixing, 0) - 2 * (not of.mlp)
+        found += FURTHER.get("gated" if of.gated or of.head_gates else of.mixing, 0) - 2 * (not of.mlp)
         found += 4 * (of.per_layer > 0) + of.scaled + 4 * of.rounded + BESIDE * (of.attends and of.delta is not None)
-        if plan == "fast":  # an activation, a shared expert, or one MLP where others have experts
-            own = of.experts is not None and (of.experts.apart or of.experts.own_norms)
-            beside = of.experts is not None and config.shared_intermediate_size > 0 and not own
-            found += (config.hidden_act == "xielu") + 4 * own + 2 * beside
-            found -= 3 * (config.family.experts and of.experts is None)
-        if plan == "chunk" and layer == config.num_hidden_layers - 1:  # it ends with what later tokens need
-            found -= (of.gated or of.head_gates) - of.convolves
+        # An activation, a shared expert, or one MLP where others have experts.
+        own = of.experts is not None and (of.experts.apart or of.experts.own_norms)
+        beside = of.experts is not None and config.shared_intermediate_size > 0 and not own
+        found += (config.hidden_act == "xielu") + 4 * own + 2 * beside
+        found -= 3 * (config.family.experts and of.experts is None)
     return found
 
 

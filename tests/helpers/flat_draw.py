@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+from agreement import same_bits
 from one_draw import Array, Case, OneDraw, Values
 
 from glinfer.errors import PlanError
@@ -79,10 +80,6 @@ def drawn(
     specs = [one.input(name, array) for name, array in arrays.items()]
     one.draw(build(*specs, one.flat("activation", form, "out", *out)))
     return one.run(dev.context, one.case, programs=dev.programs)[0], one.expected(one.case)
-
-
-def same_bits(found: Array, expected: Array) -> bool:
-    return found.dtype == expected.dtype and found.shape == expected.shape and found.tobytes() == expected.tobytes()
 
 
 def holds(tensor: Tensor, expected: Array) -> bool:

@@ -6,7 +6,7 @@ glinfer's own.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,9 @@ def write_embedder(
     return write_gguf_file(path, architecture, values, stored)
 
 
-def word_pieces(
-    vocabulary: Sequence[str], special: Iterable[str] = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-) -> dict[str, Any]:
+def word_pieces(vocabulary: Sequence[str]) -> dict[str, Any]:
     """The metadata of a vocabulary of WordPiece: ``▁`` before words in place of ``##`` before what goes on one."""
-    control = set(special)
+    control = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}
     ids = {text: number for number, text in enumerate(vocabulary)}
     phantom = [t if t in control else t[2:] if t.startswith("##") else PHANTOM + t for t in vocabulary]
     named = {"bos": "[CLS]", "seperator": "[SEP]", "unknown": "[UNK]", "padding": "[PAD]", "mask": "[MASK]"}

@@ -82,16 +82,12 @@ with_kernels = kernels_of(KERNELS)
 
 def first_rows(one: BlockDraw, rows: int, /, **arrays: Array) -> Case:
     """A run over so many rows."""
-    real = np.arange(_capacity(one)) < rows
-    slots = slots_for(rows, one.count)
+    capacity = max(len(one.arrays[name]) for name in (*one.by_row, *({TABLE} & set(one.arrays))))
+    real, slots = np.arange(capacity) < rows, slots_for(rows, one.count)
     return Case({"rows": rows, "row_slots": slots}, arrays, real)
 
 
-def _capacity(one: BlockDraw) -> int:
-    return max(len(one.arrays[name]) for name in (*one.by_row, *({TABLE} & set(one.arrays))))
-
-
-def _over(
+def over(
     kernels: KernelOptions, rows: int, edge: int = 2048, **further: tuple[float, float]
 ) -> tuple[BlockDraw, int, int]:
     """A plan over at most so many rows, rounded up to whole slots: the slots, and the rows that they hold."""
@@ -123,7 +119,7 @@ def gemm_draw(
     **finish: Any,
 ) -> BlockDraw:
     """A product of ``rows`` rows, rounded up to whole slots, with weights and finish of ``gemv_draw``."""
-    one, slots, capacity = _over(kernels, rows, edge)
+    one, slots, capacity = over(kernels, rows, edge)
     outputs = turn.cols if turn else outputs
     array = normal(1, capacity, inputs) + np.float32(0.25)
     if together:
@@ -175,7 +171,7 @@ def turn_draw(
     kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048, **how: bool
 ) -> BlockDraw:
     """Keys and queries of rows normalised and turned, each by its own position, or as ``how`` says."""
-    one, slots, capacity = _over(kernels, rows, edge)
+    one, slots, capacity = over(kernels, rows, edge)
     x = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)))
     table = _at_random(one, capacity) if how.get("turns", True) else one.table(capacity)
     if how.get("back"):
@@ -221,7 +217,7 @@ def norms_draw(
     kernels: KernelOptions, cols: int, rows: int, *, centred: bool = False, grouped: bool = False
 ) -> BlockDraw:
     """What a product behind a norm takes, of at most so many rows."""
-    one, slots, capacity = _over(kernels, rows)
+    one, slots, capacity = over(kernels, rows)
     x = one.interleaved("x", normal(1, capacity, cols) + np.float32(0.25))
     out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.rows_per_draw, centred=centred)), one.edge))
     one.promise = lambda case, shape: promised_norms(case.real, kernels.rows_per_draw, centred=centred)[: shape[0]]
@@ -231,7 +227,7 @@ def norms_draw(
 
 def post_norm_draw(kernels: KernelOptions, cols: int, rows: int, *, adds: bool = False, width: int = 0) -> BlockDraw:
     """Rows normalised and added to a residual stream, or to what the target holds, or rounded."""
-    one, slots, capacity = _over(kernels, rows)
+    one, slots, capacity = over(kernels, rows)
     x = one.interleaved("x", normal(1, capacity, cols))
     if adds:
         one.arrays[OUT] = normal(7, capacity, cols)
@@ -270,7 +266,7 @@ def embed_draw(
 
     With ``images`` every third one is a row of an image.
     """
-    one, slots, capacity = _over(kernels, rows, edge)
+    one, slots, capacity = over(kernels, rows, edge)
     table, random = one.table(capacity), np.random.default_rng(9)
     one.arrays[TABLE][:, TOKEN] = random.integers(0, vocab, capacity)
     one.arrays[TABLE][:, POSITION] = random.integers(0, context, capacity)
@@ -291,7 +287,7 @@ def embed_draw(
 
 def images_draw(kernels: KernelOptions, dim: int, rows: int) -> BlockDraw:
     """Random rows, to every third of which the row of an image is added."""
-    one, slots, capacity = _over(kernels, rows, 2048)
+    one, slots, capacity = over(kernels, rows, 2048)
     table, x = one.table(capacity), one.interleaved("x", normal(1, capacity, dim))
     one.arrays[TABLE][::3, TOKEN] = 64 + np.arange(len(one.arrays[TABLE][::3]))
     images, out = one.row_weight("images", normal(5, capacity, dim)), one.deal(OUT, slots, dim, "cache")
@@ -314,7 +310,7 @@ def store_draw(
 
     One ``in_bytes`` has ten columns less than the rows.
     """
-    one, _, capacity = _over(kernels, rows, edge, strip_first=(0, cache_slots - 1))
+    one, _, capacity = over(kernels, rows, edge, strip_first=(0, cache_slots - 1))
     x, table = one.interleaved("x", normal(1, capacity, cols)), one.table(capacity)
     kept, form = (cols - 10, BYTES) if in_bytes else (cols, "rgba32f")
     cache = one.out(BlockLayout.by_block((cache_slots, kept), edge, aside=aside, every=every, format_name=form))
@@ -347,7 +343,7 @@ def taken(one: BlockDraw, row: int) -> Case:
 
 def score_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> BlockDraw:
     """The parts of the likelihoods of random tokens."""
-    one, slots, capacity = _over(kernels, rows)
+    one, slots, capacity = over(kernels, rows)
     logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale)), one.table(capacity)
     one.arrays[TABLE][:, WANTED] = np.random.default_rng(2).integers(0, vocab, capacity)
     out = one.deal(OUT, slots, BLOCK_FLOATS, "cache")
@@ -356,7 +352,7 @@ def score_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0
 
 def pick_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> BlockDraw:
     """The candidates of rows, every other one with noise, at temperatures and keys of their own."""
-    (one, _, capacity), random = _over(kernels, rows), np.random.default_rng(2)
+    (one, _, capacity), random = over(kernels, rows), np.random.default_rng(2)
     logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale)), one.table(capacity)
     inverse = random.uniform(0.5, 3.0, capacity).astype(np.float32)
     one.arrays[TABLE][:, NOISE_KEY] = random.integers(0, 2**32, capacity, dtype=np.uint32)

@@ -39,21 +39,36 @@ def small_gguf(dtype: str, seed: int = 3) -> bytes:
 
 
 def split_gguf(data: bytes, count: int) -> list[bytes]:
-    """The parts of a GGUF file as gguf-split makes them: all metadata in the first, tensors dealt in turns."""
-
+    """The parts of a GGUF file, see :func:`split_file`."""
     with tempfile.TemporaryDirectory() as folder:
         whole = Path(folder) / "whole.gguf"
         whole.write_bytes(data)
-        file = read_gguf_file(whole)
-        names, parts = list(file.tensors), []
-        for number in range(count):
-            path = Path(folder) / f"{number}.gguf"
-            values = {**(file.metadata if number == 0 else {}), "split.no": number, "split.count": count}
-            values["split.tensors.count"] = len(names)
-            tensors = {name: file.tensors[name] for name in names[number::count]}
-            write_gguf_file(path, file.metadata["general.architecture"], values, tensors)
-            parts.append(path.read_bytes())
-        return parts
+        return [part.read_bytes() for part in split_file(whole, count)]
+
+
+def split_file(
+    path: Path,
+    count: int,
+    *,
+    changes: Mapping[int, Mapping[str, Any]] | None = None,
+    order: int = 1,
+    twice: bool = False,
+) -> list[Path]:
+    """The parts of a file as gguf-split makes them: all metadata in the first, tensors dealt in turns.
+
+    ``changes`` are of the metadata of a part, None to leave a value out. With ``twice`` one tensor is in two parts.
+    """
+    file = read_gguf_file(path)
+    names, parts = list(file.tensors)[::order], list[Path]()
+    for number in range(count):
+        values: dict[str, Any] = dict(file.metadata) if number == 0 else {}
+        values |= {"split.no": number, "split.count": count, "split.tensors.count": len(names)}
+        values |= (changes or {}).get(number, {})
+        own = (*names[number::count], *(names[:1] if twice and number == 1 else ()))
+        tensors = {name: file.tensors[name] for name in own}
+        parts.append(path.with_name(f"{path.stem}-{number + 1:05}-of-{count:05}.gguf"))
+        write_gguf_file(parts[-1], file.metadata["general.architecture"], values, tensors)
+    return parts
 
 
 def small_gab() -> bytes:

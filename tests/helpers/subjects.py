@@ -15,7 +15,10 @@ from glinfer.config import ModelConfig
 from glinfer.families import FAMILIES
 from glinfer.formats import Checkpoint, random_checkpoint
 from glinfer.formats.packed import PackedTensor, block_weights
+from glinfer.gl.context import Device
+from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
+from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import FoldedWeights
 from qa.kernels.cases.embedding import random_blocks
 
@@ -38,10 +41,10 @@ class Subject:
         """Its shape."""
         return self.checkpoint.config
 
-    @property
-    def options(self) -> dict[str, Any]:
-        """What plans are told of its weights."""
-        return {"weights": self.weights, "formats": self.checkpoint.formats()}
+    def options(self, kernels: KernelOptions, device: Device) -> PlanOptions:
+        """What its plans are made by."""
+        edge = device.limits.max_texture_size
+        return PlanOptions(self.config, self.weights, kernels, edge, self.checkpoint.formats())
 
     @cached_property
     def folded(self) -> dict[str, Array]:

@@ -13,7 +13,7 @@ from block_draw import KERNELS, at, gemv_draw
 from one_draw import OUT, Array, BlockDraw, Case, OneDraw, check
 from published_draw import PublishedDraw
 from rows_draw import KERNELS as ROWS_KERNELS
-from rows_draw import first_rows, gemm_draw, with_kernels
+from rows_draw import first_rows, gemm_draw, over, with_kernels
 from tiers import tiered
 
 from glinfer.gl.context import Device
@@ -136,11 +136,11 @@ X = np.concatenate([np.linspace(-30, 30, 61), [-1e-7, -1e-3, -0.2, -0.26, 1e-7, 
 @with_kernels("llvmpipe", "mantissa")
 def test_xielu_of_rows(device: Device, kernels: KernelOptions) -> None:
     count = kernels.rows_per_draw
-    one = BlockDraw(kernels, {"rows": (1, 2 * count), "row_slots": (1, 2)}, count=count)
+    one, _, _ = over(kernels, 2 * count)
     x = one.interleaved("x", np.tile(X, (2 * count, 1)).astype(np.float32))
     slopes = one.row_weight("slopes", np.array([[0.3, -0.7]], np.float32))
     one.draw(xielu_rows("draw", x, slopes, one.deal(OUT, 2, len(X), "cache"), slots="row_slots", kernels=kernels))
-    check(device, one, Case({"rows": count + 1, "row_slots": 2}, real=np.arange(2 * count) < count + 1))
+    check(device, one, first_rows(one, count + 1))
 
 
 def test_xielu(device: Device) -> None:

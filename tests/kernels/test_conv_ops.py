@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
-from rows_draw import KERNELS, first_rows, stored, with_kernels
+from rows_draw import KERNELS, first_rows, over, stored, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -17,7 +17,6 @@ from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.kernels.fused.convolve import PARTS, short_conv, store_gated
 from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved, padded
 from glinfer.kernels.options import KernelOptions
-from glinfer.lower.fused.rows import slots_for
 
 pytestmark = pytest.mark.gl
 
@@ -42,13 +41,6 @@ def joined(seed: int, rows: int, width: int, *, read: Sequence[int]) -> Array:
     return parts.reshape(rows, -1)
 
 
-def over(kernels: KernelOptions, rows: int, **further: tuple[float, float]) -> tuple[BlockDraw, int]:
-    """A plan over so many rows, rounded up to whole slots."""
-    count = kernels.rows_per_draw
-    slots = slots_for(rows, count)
-    return BlockDraw(kernels, {"rows": (1, slots * count), "row_slots": (1, slots), **further}, count=count), slots
-
-
 def seen_only(arrays: dict[str, Array], places: Sequence[tuple[int, int]], length: int) -> None:
     """Make NaN of every row of the cache that no row of the run sees."""
     seen = np.zeros(len(arrays["cache"]), dtype=bool)
@@ -61,10 +53,10 @@ def conv_draw(kernels: KernelOptions, rows: int, width: int, length: int, *, bia
     """The convolution of many rows, each at a place of its own, or for 0 of one row alone."""
     shared: dict[str, Any] = {"length": length, "kernels": kernels}
     if rows:
-        one, slots = over(kernels, rows)
-        x = one.interleaved("x", joined(1, slots * one.count, width, read=[1]))
+        one, slots, capacity = over(kernels, rows)
+        x = one.interleaved("x", joined(1, capacity, width, read=[1]))
         out = one.deal(OUT, slots, width, "cache")
-        shared |= {"rows": one.table(slots * one.count), "slots": "row_slots"}
+        shared |= {"rows": one.table(capacity), "slots": "row_slots"}
     else:
         one = BlockDraw(kernels, {"position": (0, SLOTS - 1)})
         x = RowInterleaved((one.blocks("x", joined(1, 1, width, read=[1])),))
@@ -113,8 +105,8 @@ def test_rows_are_multiplied_and_stored(device: Device, name: str, together: boo
     """Nothing beside them changes, which is asked of every run."""
     kernels = KERNELS[name]
     for width in widths:
-        one, slots = over(kernels, 19, strip_first=(0, SLOTS - 1))
-        x, table = one.interleaved("x", joined(1, slots * one.count, width, read=[0, 2])), one.table(slots * one.count)
+        one, _, capacity = over(kernels, 19, strip_first=(0, SLOTS - 1))
+        x, table = one.interleaved("x", joined(1, capacity, width, read=[0, 2])), one.table(capacity)
         cache = one.out(BlockLayout.by_block((SLOTS, width), 2048, every=64))
         one.arrays[OUT] = normal(4, SLOTS, width)
         one.draw(store_gated("draw", x, cache, rows=table, together=together, kernels=kernels))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
-from rows_draw import KERNELS, with_kernels
+from rows_draw import KERNELS, first_rows, over, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -386,7 +386,8 @@ def test_passes_of_a_scan_are_those_of_float64(device: Device, number: int) -> N
     one.draw(scan_row("draw", one.run_of, one.x, one.target(heads.kept)))
     check(device, one, *one.cases)
     one = Rows(place)
-    results, gates = (one.matrix(name, normal(4, one.rows, cols)) for name, cols in of_gates(heads))
+    sizes = ("results", rule.values), ("gates", heads.projected)
+    results, gates = (one.matrix(name, normal(4, one.rows, cols)) for name, cols in sizes)
     one.draw(scan_gate("draw", one.run_of, one.x, results, gates, decay_rows(one), one.target(rule.values)))
     check(device, one, *one.cases)
     one = Rows(place)
@@ -402,23 +403,18 @@ def decay_rows(one: Rows) -> TensorSpec:
     return one.row_weight("decay", np.stack(rows).astype(np.float32))
 
 
-def of_gates(heads: DeltaHeads) -> list[tuple[str, int]]:
-    return [("results", heads.rule.values), ("gates", heads.projected)]
-
-
 @pytest.mark.gl
 @with_kernels("llvmpipe", "mantissa")
 @pytest.mark.parametrize("head_floats", [0, 16])
 def test_results_of_attention_are_gated(device: Device, kernels: KernelOptions, head_floats: int) -> None:
     count = kernels.rows_per_draw
-    one = BlockDraw(kernels, {"rows": (1, 2 * count), "row_slots": (1, 2)}, count=count)
+    one, _, _ = over(kernels, 2 * count)
     width = 48 // (head_floats or 1)
     x, gates = one.interleaved("x", normal(1, 2 * count, 48)), one.interleaved("r", normal(2, 2 * count, 128 + width))
     out = one.deal(OUT, 2, 48, "cache")
     how: dict[str, Any] = {"gates_at": 128, "head_floats": head_floats, "slots": "row_slots", "kernels": kernels}
     one.draw(gate_heads("draw", x, gates, out, **how))
-    real = np.arange(2 * count) < count + 1
-    check(device, one, Case({"rows": count + 1, "row_slots": 2}, real=real))
+    check(device, one, first_rows(one, count + 1))
     with pytest.raises(PlanError, match="gates from float 100 on; expected a multiple of 64"):
         gate_heads("draw", x, gates, out, gates_at=100, kernels=kernels)
 

@@ -12,9 +12,9 @@ from rows_draw import (
     KERNELS,
     Attention,
     Run,
-    _over,
     first_rows,
     norms_of,
+    over,
     random_scores,
     tile_scores_draw,
     tile_values_draw,
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.gl
 
 
 def normalize_draw(kernels: KernelOptions, cols: int, rows: int, *, centred: bool) -> BlockDraw:
-    one, slots, capacity = _over(kernels, rows)
+    one, slots, capacity = over(kernels, rows)
     x = one.interleaved("x", normal(1, capacity, cols) + np.float32(0.25))
     factors, means = (np.random.default_rng(seed).uniform(0.5, 2.0, capacity).astype(np.float32) for seed in (8, 9))
     by_member = [each[:, None].repeat(4, axis=1) for each in (factors, means)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -116,15 +115,6 @@ def test_long_sums_stay_accurate(device: Device, weights: str, kernels: str) -> 
     tolerance = 2 * TOLERANCE if KERNELS[kernels].mantissa else TOLERANCE
     inputs = 2048 + (256 if weights in BLOCKS else 1)
     check(device, gemv_draw(weights, KERNELS[kernels], 5, inputs), at(0), tolerance=tolerance)
-
-
-def test_a_product_adds_to_what_is_there(device: Device) -> None:
-    """In one instance and in several, the bias once."""
-    for part_steps, instances in ((4, 4), (0, 1)):
-        one = gemv_draw("f32", dataclasses.replace(PLAIN, part_steps=part_steps), 3, 256, adds=True)
-        one.arrays["x"][:] = 0
-        assert one.spec.instances == instances
-        assert np.array_equal(one.run(device, at(0))[0], one.arrays["out"] + one.arrays["c"][:, -1])
 
 
 def test_the_activation_comes_before_the_residual(device: Device) -> None:

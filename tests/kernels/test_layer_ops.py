@@ -7,6 +7,7 @@ from typing import Any
 import block_draw
 import numpy as np
 import pytest
+from agreement import same_bits
 from block_draw import at
 from one_draw import TABLE, BlockDraw, Case, check, in_turn
 from rows_draw import KERNELS, Run, first_rows, gemm_draw, post_norm_draw, tile_scores_draw, turn_draw, with_kernels
@@ -22,10 +23,6 @@ from glinfer.program.oracle import allowed_errors
 
 pytestmark = pytest.mark.gl
 number_of = list(KERNELS.values()).index
-
-
-def same(found: Any, expected: Any) -> bool:
-    return np.array_equal(np.ascontiguousarray(found).view(np.uint32), np.ascontiguousarray(expected).view(np.uint32))
 
 
 @with_kernels("llvmpipe", "one by one", "GPU")
@@ -67,12 +64,12 @@ def test_all_heads_are_normalised_together(device: Device, name: str, turns: boo
     one = turn_draw(kernels, heads, head_dim, 19, whole=True, turns=turns)
     found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)])[1]
     values = slice(heads.kv_floats, 2 * heads.kv_floats)
-    assert same(found[:19, values], one.arrays["x"][:19, values]), "values stay as they are"
+    assert same_bits(found[:19, values], one.arrays["x"][:19, values]), "values stay as they are"
     alone = block_draw.turn_draw(kernels, heads, head_dim, whole=True, turns=turns)
     positions = one.arrays[TABLE][:, POSITION] if turns else np.zeros(19)
     cases = [at(int(positions[row]), x=one.arrays["x"][row : row + 1]) for row in range(19)]
     for row, expected in enumerate(alone.run(device, *cases)):
-        assert same(found[row], expected[0]), f"row {row}"
+        assert same_bits(found[row], expected[0]), f"row {row}"
 
 
 @with_kernels("GPU", "one by one")

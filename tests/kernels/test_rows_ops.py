@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import same_bits
 from block_draw import BLOCKS, FLOATS_AND_ROWS, GQA, GROUP_SIZES, PADDED, SHARED, whole_blocks
-from one_draw import TABLE, TOLERANCE, Array, Case, check, normal
+from goldens.gift import log_softmax
+from one_draw import TABLE, TOLERANCE, Case, check, normal
 from rows_draw import (
     KERNELS,
     Attention,
@@ -72,12 +74,6 @@ FORMATS = (*FLOATS_AND_ROWS, *BLOCKS)
 POSITIONS = (0, 1, 15, 16, 63, 64, 100)
 
 
-def same(found: Array, expected: Array) -> bool:
-    """To the last bit."""
-    bits = (np.ascontiguousarray(part, dtype=np.float32).view(np.uint32) for part in (found, expected))
-    return np.array_equal(*bits)
-
-
 def number_of(kernels: KernelOptions) -> int:
     return list(KERNELS.values()).index(kernels)
 
@@ -116,7 +112,7 @@ def test_two_steps_at_once_give_the_same_bits(device: Device, weights: str, form
     both = [replace(KERNELS["llvmpipe"], lookup_texture=lookup) for lookup in (True, False)]
     draws = [gemm_draw(weights, kernels, 70, 150, 19, **form) for kernels in both]
     (two,), (one,) = (check(device, draw, first_rows(draw, 19), what=f"{weights} {form}") for draw in draws)
-    assert same(two[:19], one[:19])
+    assert same_bits(two[:19], one[:19])
 
 
 @tiered(("cover", "cell", "tiles", "pitch"), [("points", 4, 1, 64), ("quads", 3, 1, 64), ("points", 2, 2, 32)])
@@ -170,7 +166,7 @@ def test_embeddings_are_the_sums_of_two_rows(
     table, (wte, wpe) = one.arrays[TABLE], (one.arrays[name].astype(np.float32) for name in ("wte", "wpe"))
     for case, found in zip(cases, check(device, one, *cases, what=f"{size}"), strict=True):
         rows = int(case.values["rows"])
-        assert same(found[:rows], wte[table[:rows, TOKEN]] + wpe[table[:rows, POSITION]])
+        assert same_bits(found[:rows], wte[table[:rows, TOKEN]] + wpe[table[:rows, POSITION]])
 
 
 @tiered(("weights", "name", "positions"), [("Q4_0", "one by one", True), ("Q6_K", "llvmpipe", False)], keep=0)
@@ -191,22 +187,22 @@ def test_embeddings_of_what_the_run_before_chose(device: Device, kernels: Kernel
         for row, token in enumerate(table[:19, TOKEN])
     ]
     wte, wpe = (one.arrays[name].astype(np.float32) for name in ("wte", "wpe"))
-    assert same(found[:19], wte[tokens] + wpe[table[:19, POSITION]])
+    assert same_bits(found[:19], wte[tokens] + wpe[table[:19, POSITION]])
 
 
 @tiered(("name", "weights"), [("llvmpipe", "f32"), ("one by one", "f32"), ("GPU", "Q8_0")])
 def test_rows_of_images_among_tokens(device: Device, name: str, weights: str) -> None:
     one = embed_draw(KERNELS[name], 64, 11, 96, 19, weights=weights, images=True, positions=False)
     (found,) = check(device, one, first_rows(one, 19))
-    assert same(found[:19:3], one.arrays["images"][:19:3])
+    assert same_bits(found[:19:3], one.arrays["images"][:19:3])
 
 
 @tiered("name", ["llvmpipe", "one by one", "GPU"])
 def test_rows_of_images_added(device: Device, name: str) -> None:
     one = images_draw(KERNELS[name], 96, 19)
     (found,), x = check(device, one, first_rows(one, 19)), normal(1, len(one.arrays[TABLE]), 96)
-    assert same(found[1:19:3], x[1:19:3])
-    assert same(found[:19:3], x[:19:3] + one.arrays["images"][:19:3])
+    assert same_bits(found[1:19:3], x[1:19:3])
+    assert same_bits(found[:19:3], x[:19:3] + one.arrays["images"][:19:3])
 
 
 @pytest.mark.parametrize("how", ["back", "by_row"])
@@ -283,7 +279,7 @@ def test_a_row_is_taken_by_itself(device: Device, kernels: KernelOptions) -> Non
     one = take_draw(kernels, (150, 16, 1)[number_of(kernels) % 3], 19)
     rows = (0, 1, kernels.rows_per_draw, 18)
     for row, found in zip(rows, one.run(device, *[taken(one, row) for row in rows]), strict=True):
-        assert same(found[0], one.arrays["x"][row])
+        assert same_bits(found[0], one.arrays["x"][row])
         assert np.array_equal(one.expected(taken(one, row))[0], one.arrays["x"][row])
 
 
@@ -402,12 +398,6 @@ def test_sinks_of_a_row_of_each_sequence(device: Device) -> None:
 # score_rows
 
 
-def log_softmax(logits: Array) -> Array:
-    wide = logits.astype(np.float64)
-    top = wide.max(axis=1, keepdims=True)
-    return np.asarray(wide - top - np.log(np.exp(wide - top).sum(axis=1, keepdims=True)))
-
-
 @tiered("vocab", [300, 1, 63, 65])
 def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
     one = score_draw(KERNELS[("plain", "llvmpipe", "one by one", "small points")[vocab % 4]], vocab, 19)
@@ -418,7 +408,7 @@ def test_likelihoods_are_those_of_a_softmax(device: Device, vocab: int) -> None:
         for case, found in zip(cases, check(device, one, *cases, what=f"{vocab}"), strict=True):
             rows = int(case.values["rows"])
             likelihoods, likeliest, best = log_probabilities(found[:rows])
-            expected = log_softmax(logits[:rows])
+            expected = log_softmax(logits[:rows].astype(np.float64))
             assert np.abs(likelihoods - expected[np.arange(rows), wanted[:rows]]).max() <= 1e-5 * level
             assert np.array_equal(likeliest, logits[:rows].argmax(axis=1))
             assert np.abs(best - expected.max(axis=1)).max() <= 1e-5 * level
@@ -434,7 +424,7 @@ def test_every_token_may_be_the_wanted_one_and_the_likeliest(device: Device) -> 
     for logits in (some, some + np.float32(1e3), some - np.float32(1e3), peak, -peak, np.zeros_like(some)):
         case = first_rows(one, 130, x=logits, **{TABLE: wanted})
         likelihoods, likeliest, best = log_probabilities(check(device, one, case)[0][:130])
-        expected = log_softmax(logits[:130])
+        expected = log_softmax(logits[:130].astype(np.float64))
         assert relative_error(likelihoods, expected[np.arange(130), np.arange(130)]) <= TOLERANCE
         assert np.array_equal(likeliest, logits[:130].argmax(axis=1)), "of equal ones the lowest id"
         assert relative_error(best, expected.max(axis=1)) <= TOLERANCE

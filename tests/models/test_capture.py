@@ -41,8 +41,8 @@ SHAPES = {
 IDS = [3, 100, 7, 7, 55]
 
 
-def checkpoint(family: str, seed: int = 3) -> Checkpoint:
-    return random_checkpoint(ModelConfig.from_options(SHAPES[family]), seed=seed, scale=0.3)
+def checkpoint(family: str) -> Checkpoint:
+    return random_checkpoint(ModelConfig.from_options(SHAPES[family]), seed=3, scale=0.3)
 
 
 @contextmanager

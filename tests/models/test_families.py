@@ -192,6 +192,3 @@ def test_half_precision_files_on_the_device(read: Reader, name: str) -> None:
         assert {"bfloat16": "rgba32ui", "float16": "rgba16f"}[name.split("-")[1]] in formats
         for tokens in (1, 7):
             assert figures.error(tokens - 1, model.logits(figures.ids[:tokens])) <= OF_RANGE, tokens
-
-
-# transformers itself

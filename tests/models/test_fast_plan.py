@@ -60,11 +60,11 @@ def plan_of(
     )
 
 
-def packed_plan(config: ModelConfig, form: str, kernels: KernelOptions | None = None, edge: int = 2048) -> Plan:
+def packed_plan(config: ModelConfig, form: str) -> Plan:
     """The plan of a file whose matrices are in a format."""
     shapes = {name: shape for name, shape in weight_shapes(config).items() if len(shape) == 2 and "wpe" not in name}
     formats = {name: "F32" if shape[1] % block_weights(form) else form for name, shape in shapes.items()}
-    return plan_of(config, "file", kernels, edge, formats=formats)
+    return plan_of(config, "file", formats=formats)
 
 
 GOOD = plan_of()

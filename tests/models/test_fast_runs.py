@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import same_bits
 from block_draw import KERNELS as FORMS
 from subjects import Subject, gab, of_family
 from tiers import tiered
@@ -16,9 +17,8 @@ from glinfer.engine.loading import prepare
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.inspect.verify.draws import verify_draws
-from glinfer.kernels.options import KernelOptions, default_kernels
+from glinfer.kernels.options import default_kernels
 from glinfer.lower.fused.token import LOGITS, fast_plan
-from glinfer.lower.options import PlanOptions
 from glinfer.program.oracle import relative_error
 from glinfer.program.session import Session
 
@@ -34,29 +34,15 @@ IDS = [int(token) for token in np.random.default_rng(4).integers(0, 37, 70)]
 OTHERS = [(token + 1) % 37 for token in IDS]
 
 
-def make(device: Device, name: str = "default", subject: Subject = FLOATS) -> Session:
-    return make_with(device, KERNELS[name], subject)
+def make(device: Device, name: str, subject: Subject) -> Session:
+    return Session(fast_plan(subject.options(KERNELS[name], device)), subject.folded, device)
 
 
-def make_with(device: Device, kernels: KernelOptions, subject: Subject) -> Session:
-    size = device.limits.max_texture_size
-    plan = fast_plan(PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size))
-    return Session(plan, subject.folded, device)
-
-
-def values(session: Session, position: int, token: int, **choice: Any) -> dict[str, int | float]:
-    return {**session.plan.values_for(position + 1), "token": token, **choice}
-
-
-def feed(session: Session, ids: Sequence[int], start: int = 0, **choice: Any) -> Array:
+def feed(session: Session, ids: Sequence[int], start: int = 0) -> Array:
     """Run the ids from a position on; the logits after the last."""
     for place, token in enumerate(ids, start):
-        assert session.run(values(session, place, token, **choice)) == len(session.plan.draws)
+        assert session.run({**session.plan.values_for(place + 1), "token": token}) == len(session.plan.draws)
     return np.array(session.read(LOGITS)[0])
-
-
-def same(found: Array, expected: Array) -> bool:
-    return np.array_equal(found.view(np.uint32), expected.view(np.uint32))
 
 
 # Right
@@ -91,7 +77,7 @@ def test_every_draw_agrees_with_float64(device: Device, name: str, subject: Subj
 def test_points_larger_than_the_renderers_are_refused_before_anything_is_made() -> None:
     with open_device(limits=Limits.webgl2_minimum()) as device:
         with pytest.raises(PlanError, match=r"^draw \S+ draws points of 4×4 pixels; this renderer allows 1$"):
-            make(device)
+            make(device, "default", FLOATS)
         assert not device.live_objects()
 
 
@@ -107,10 +93,4 @@ def test_tokens_before_a_window_are_seen_by_those_between_alone(device: Device) 
         changed = [*IDS[:place], OTHERS[place], *IDS[place + 1 : 60]]
         error = relative_error(feed(session, changed[place:], place), first)
         assert error > 1e-4 if seen else error < 1e-6, f"token {place}: {error}"
-        assert same(feed(session, IDS[place:60], place), first)
-
-
-# Choosing tokens
-
-
-# What a token costs
+        assert same_bits(feed(session, IDS[place:60], place), first)

@@ -27,10 +27,6 @@ CASES = [
 """Each model, plan and limits by themselves, and pairs of them."""
 
 
-def shortest(model: str) -> dict[str, Any]:
-    return min(gab_records(model), key=lambda record: len(record["tokens"]))
-
-
 def check(model: Model, name: str, record: dict[str, Any]) -> None:
     before = model.device.draws_issued
     probs = model.probs(record["tokens"])
@@ -69,4 +65,4 @@ def test_probabilities_draw_calls_and_the_first_greedy_token(
 
 def test_a_short_prompt_of_the_full_size_model_by_the_reference_plan(golden_model: ModelWriter) -> None:
     with glinfer.load(golden_model("full"), plan="reference") as model:
-        check(model, "full", shortest("full"))
+        check(model, "full", min(gab_records("full"), key=lambda record: len(record["tokens"])))

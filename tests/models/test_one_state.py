@@ -29,7 +29,6 @@ from glinfer.gl.texture import Texture
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
 from glinfer.lower.fused.token import HIDDEN, LOGITS, PICKS, fast_plan
-from glinfer.lower.options import PlanOptions
 from glinfer.program import session as session_module
 from glinfer.program.plan import Plan
 from glinfer.program.regions import Place, places_in_one
@@ -67,8 +66,7 @@ def moved(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plan_of(device: Device, subject: Subject = GAB, kernels: KernelOptions = SPLIT) -> Plan:
-    size = device.limits.max_texture_size
-    return fast_plan(PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size))
+    return fast_plan(subject.options(kernels, device))
 
 
 def values(session: Session, position: int, token: int) -> dict[str, int | float]:
@@ -215,12 +213,9 @@ def test_a_driver_without_barriers_is_refused() -> None:
         assert not device.live_objects()
 
 
-def whole_texture(device: Device) -> Texture:
-    return Texture(device, RowLayout.of((256, 4 * 512), "rgba32f", 2048), "whole")
-
-
 def test_a_draw_that_samples_its_target_or_takes_no_region_is_refused(device: Device) -> None:
-    plan, whole = plan_of(device), whole_texture(device)
+    plan = plan_of(device)
+    whole = Texture(device, RowLayout.of((256, 4 * 512), "rgba32f", 2048), "whole")
     layouts = {tensor.name: tensor.layout for tensor in plan.tensors}
     lent = {name: Region(whole, _blocks(layouts[name]), name, (0, 0)) for name in (HIDDEN, LOGITS)}
     with pytest.raises(PlanError, match=r"^draw lm_head samples hidden\.a, which has texels of its target logits$"):

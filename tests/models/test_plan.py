@@ -299,15 +299,15 @@ def test_too_few_draw_buffers() -> None:
 # Views: the texels of one tensor as another matrix
 
 
-def viewed(rows: int, cols: int, *, through: tuple[int, int] = (2, 12)) -> tuple[PlanBuilder, dict[str, TensorSpec]]:
+def viewed(rows: int, cols: int) -> tuple[PlanBuilder, dict[str, TensorSpec]]:
     """x is scaled into y [2, 12], y into z; ``rows`` × ``cols`` is what z is, and what y is seen as to be read."""
     plan = builder()
     tensors = {
-        "x": plan.flat("x", "input", *through, "rgba32f", 64),
+        "x": plan.flat("x", "input", 2, 12, "rgba32f", 64),
         "y": plan.flat("y", "activation", 2, 12, "rgba32f", 64),
         "z": plan.flat("z", "activation", rows, cols, "rgba32f", 64),
     }
-    tensors["y as x"], tensors["y as z"] = plan.view(tensors["y"], *through), plan.view(tensors["y"], rows, cols)
+    tensors["y as x"], tensors["y as z"] = plan.view(tensors["y"], 2, 12), plan.view(tensors["y"], rows, cols)
     plan.draw(scale("one", "d", tensors["x"], tensors["y as x"], factor=2.0, kernels=KernelOptions()))
     plan.draw(scale("two", "d", tensors["y as z"], tensors["z"], factor=2.0, kernels=KernelOptions()))
     return plan, tensors

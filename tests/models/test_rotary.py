@@ -72,9 +72,6 @@ def test_a_long_model_gets_the_usual_context(tmp_path: Path) -> None:
         assert model.config.max_position_embeddings == 5000
 
 
-# Renderers
-
-
 # Queries that are larger at later positions
 
 

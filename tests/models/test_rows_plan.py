@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -26,44 +26,24 @@ SMALL = ModelConfig(37, 15, 3, 2, 70)
 WEBGL2 = PlanLimits(2048, 4, 16, 1.0)
 
 
-def chunk_of(
-    config: ModelConfig = SMALL,
-    weights: str = "f32",
-    kernels: KernelOptions | None = None,
-    *,
-    rows: int = 20,
-    cache_slots: int = 128,
-    edge: int = 2048,
-    formats: Mapping[str, str] | None = None,
-    **further: Any,
-) -> Plan:
-    options = PlanOptions(config, weights, kernels or KernelOptions(), edge, formats)
-    return chunk_plan(options, rows=rows, cache_slots=cache_slots, **further)
+def options_of(weights: str = "f32", kernels: KernelOptions | None = None, edge: int = 2048) -> PlanOptions:
+    return PlanOptions(SMALL, weights, kernels or KernelOptions(), edge)
 
 
-def score_of(*arguments: Any, **options: Any) -> Plan:
-    return chunk_of(*arguments, likelihoods=True, **options)
+def chunk_of(*, rows: int = 20, cache_slots: int = 128, likelihoods: bool = False, **options: Any) -> Plan:
+    return chunk_plan(options_of(**options), rows=rows, cache_slots=cache_slots, likelihoods=likelihoods)
 
 
-def batch_of(
-    config: ModelConfig = SMALL,
-    weights: str = "f32",
-    kernels: KernelOptions | None = None,
-    *,
-    sequences: int = 3,
-    capacity: int = 128,
-    edge: int = 2048,
-    formats: Mapping[str, str] | None = None,
-) -> Plan:
-    options = PlanOptions(config, weights, kernels or KernelOptions(), edge, formats)
-    return batch_plan(options, sequences=sequences, capacity=capacity)
+def score_of(**options: Any) -> Plan:
+    return chunk_of(likelihoods=True, **options)
+
+
+def batch_of(*, sequences: int = 3, capacity: int = 128, **options: Any) -> Plan:
+    return batch_plan(options_of(**options), sequences=sequences, capacity=capacity)
 
 
 MAKERS: dict[str, Callable[..., Plan]] = {"chunk": chunk_of, "score": score_of, "batch": batch_of}
 every_plan = pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-
-
-# Run values
 
 
 # Memory and limits
@@ -217,9 +197,6 @@ def test_a_defect_is_refused() -> None:
     for plan in (GOOD, SCORE, BATCH):
         assert plan.validate() is plan
     all_refused(DEFECTS)
-
-
-# The model, in float64
 
 
 # Figures of transformers show what chunks of every family compute, see test_families.py; here are their ends.

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from agreement import agree
+from agreement import agree, same_bits
 from one_draw import in_turn
 from rows_draw import KERNELS as FORMS
 from rows_draw import promised_norms
@@ -41,7 +41,6 @@ from glinfer.lower.fused.rows import LOGITS, PICKS, ROWS, batch_plan, chunk_plan
 from glinfer.lower.fused.token import LOGITS as FAST_LOGITS
 from glinfer.lower.fused.token import PICKS as FAST_PICKS
 from glinfer.lower.fused.token import fast_plan
-from glinfer.lower.options import PlanOptions
 from glinfer.program.oracle import relative_error, run_plan, written_rows
 from glinfer.program.plan import Plan
 from glinfer.program.session import Session
@@ -60,17 +59,13 @@ EXACT = {name: KERNELS[name] for name in ("default", "llvmpipe", "one by one", "
 
 def decoder(device: Device, kernels: KernelOptions, subject: Subject = FLOATS) -> Session:
     """The fast plan, a token a run."""
-    size = device.limits.max_texture_size
-    plan = fast_plan(PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size))
-    return Session(plan, subject.folded, device)
+    return Session(fast_plan(subject.options(kernels, device)), subject.folded, device)
 
 
 def chunks(device: Device, kernels: KernelOptions, rows: int, subject: Subject = FLOATS, **further: Any) -> Plan:
     """For the caches of the fast plan."""
-    size = device.limits.max_texture_size
-    options = PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size)
     slots = 64 * score_slots(subject.config.max_position_embeddings)
-    return chunk_plan(options, rows=rows, cache_slots=slots, **further)
+    return chunk_plan(subject.options(kernels, device), rows=rows, cache_slots=slots, **further)
 
 
 def step(session: Session, token: int, position: int, **choice: Any) -> Array:
@@ -108,11 +103,6 @@ def kept(session: Session, name: str) -> Array:
     layout = session.plan.table[name].layout
     assert isinstance(layout, BlockLayout)
     return np.array(session.read(name)[:, : BLOCK_FLOATS * layout.kept_blocks])
-
-
-def same(found: Array, expected: Array) -> bool:
-    bits = (np.ascontiguousarray(part).view(np.uint32) for part in (found, expected))
-    return np.array_equal(*bits)
 
 
 def nearly_same(found: Array, expected: Array) -> bool:
@@ -200,10 +190,7 @@ def compared(
     ids=lambda value: f"{value.config.model_type}-{value.weights}" if isinstance(value, Subject) else str(value),
 )
 def test_every_draw_agrees_with_float64(device: Device, name: str, subject: Subject, likelihoods: bool) -> None:
-    every_draw_agrees(device, KERNELS[name], subject, likelihoods)
-
-
-def every_draw_agrees(device: Device, kernels: KernelOptions, subject: Subject, likelihoods: bool) -> None:
+    kernels = KERNELS[name]
     plan = chunks(device, kernels, 32, subject, likelihoods=likelihoods)
     session, caches = Session(plan, subject.folded, device), dict[str, Array]()
     for start, end in ((0, 5), (5, 6), (6, 38), (38, 70)):
@@ -219,10 +206,7 @@ def every_draw_agrees(device: Device, kernels: KernelOptions, subject: Subject, 
 def test_every_draw_of_drafted_rows_agrees_with_float64(device: Device, name: str, family: str, form: str) -> None:
     """With the sums shared out where the kernels share out those of a single row."""
     subject, kernels = of_family(family, form), KERNELS[name]
-    options = PlanOptions(
-        subject.config, **subject.options, kernels=kernels, max_texture_size=device.limits.max_texture_size
-    )
-    plan, caches = drafted_plan(options, rows=16, cache_slots=128), dict[str, Array]()
+    plan, caches = drafted_plan(subject.options(kernels, device), rows=16, cache_slots=128), dict[str, Array]()
     session = Session(plan, subject.folded, device)
     for start, end in ((0, 4), (4, 20), (20, 36), (36, 52), (52, 66), (66, 69)):
         table, values = table_of(session, IDS[start:end], start, kernels.rows_per_draw)
@@ -250,12 +234,7 @@ def test_chunks_have_the_bits_of_single_tokens(device: Device, name: str, subjec
     """
     if "llvmpipe" not in device.renderer:
         pytest.skip("compilers of other renderers may join a product and a sum in one shader and not in the other")
-    chunks_have_the_bits(device, EXACT[name], subject, alike=nearly_same if delta_layers(subject.config) else same)
-
-
-def chunks_have_the_bits(
-    device: Device, kernels: KernelOptions, subject: Subject, alike: Callable[[Array, Array], bool] = same
-) -> None:
+    kernels, alike = EXACT[name], nearly_same if delta_layers(subject.config) else same_bits
     single, mixed = decoder(device, kernels, subject), decoder(device, kernels, subject)
     expected = [step(single, token, place) for place, token in enumerate(IDS)]
     chunk = mixed.companion(chunks(device, kernels, 32, subject))
@@ -288,13 +267,8 @@ def batch_table(session: Session, turn: int) -> tuple[Array, Mapping[str, float]
     return table, session.plan.values({"rows": 3, "longest": PLACES[0] + turn + 1})
 
 
-def batched(device: Device, kernels: KernelOptions, subject: Subject = FLOATS) -> Session:
-    size = device.limits.max_texture_size
-    plan = batch_plan(
-        PlanOptions(subject.config, **subject.options, kernels=kernels, max_texture_size=size),
-        sequences=3,
-        capacity=128,
-    )
+def batched(device: Device, kernels: KernelOptions, subject: Subject) -> Session:
+    plan = batch_plan(subject.options(kernels, device), sequences=3, capacity=128)
     return Session(plan, subject.folded, device)
 
 
@@ -308,7 +282,7 @@ def begin(session: Session, alone: Sequence[Session]) -> None:
         session.texture(tensor.name).upload(whole)
 
 
-def begun(device: Device, kernels: KernelOptions, subject: Subject = FLOATS) -> list[Session]:
+def begun(device: Device, kernels: KernelOptions, subject: Subject) -> list[Session]:
     first = decoder(device, kernels, subject)
     sessions = [first, first.sharer(), first.sharer()]
     for session, start, ids in zip(sessions, PLACES, SEQUENCES, strict=True):
@@ -332,10 +306,7 @@ def test_a_batch_agrees_with_float64_and_has_the_bits_of_sequences_alone(
     device: Device, name: str, subject: Subject
 ) -> None:
     """With quads and with sums that are shared out, too; the first grows into a second group of 64 tokens."""
-    batch_is_right(device, KERNELS[name], subject)
-
-
-def batch_is_right(device: Device, kernels: KernelOptions, subject: Subject) -> None:
+    kernels = KERNELS[name]
     alone, session = begun(device, kernels, subject), batched(device, kernels, subject)
     begin(session, alone)
     same_order = not kernels.split_values  # a sequence alone shares values out, a batch does not
@@ -361,9 +332,6 @@ def batch_is_right(device: Device, kernels: KernelOptions, subject: Subject) -> 
             assert not found[start + 4 :].any(), "nothing else was stored"
 
 
-# What earlier runs left
-
-
 # What is shared
 
 
@@ -383,7 +351,7 @@ def test_a_companion_shares_weights_caches_and_programs(device: Device) -> None:
     expected = caches_of(chunk)
     again.release()
     chunk.release()
-    assert all(same(cache, expected[name]) for name, cache in caches_of(fast).items() if name in expected)
+    assert all(same_bits(cache, expected[name]) for name, cache in caches_of(fast).items() if name in expected)
     step(fast, IDS[20], 20)
     assert np.isfinite(fast.read(FAST_LOGITS)).all()
     fast.release()
@@ -392,9 +360,7 @@ def test_a_companion_shares_weights_caches_and_programs(device: Device) -> None:
 
 def test_what_is_laid_out_otherwise_is_not_shared(device: Device) -> None:
     fast = decoder(device, DEFAULT)
-    plan = chunk_plan(
-        PlanOptions(FLOATS.config, weights="f32", kernels=DEFAULT, max_texture_size=2048), rows=40, cache_slots=64
-    )
+    plan = chunk_plan(FLOATS.options(DEFAULT, device), rows=40, cache_slots=64)
     alive = device.live_objects()
     message = r"^tensor h\.0\.attn\.cache of plan chunk is laid out otherwise where it is lent$"
     with pytest.raises(PlanError, match=message):

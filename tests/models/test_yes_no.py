@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from goldens.gguf_models import learned_bytes
+from goldens.models import Made, write_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 import glinfer
@@ -25,6 +26,9 @@ QUERY = "What purrs?"
 TEXTS = ["a dog sat on the mat", "cats purr", "", "hello world " * 80, "<|im_end|> yes"]
 CONTEXT = 420
 SETTINGS: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "tie_word_embeddings": True,
     "hidden_size": 48,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -53,25 +57,9 @@ def write_tokenizer(folder: Path) -> tuple[int, int, int]:
 @pytest.fixture(scope="module")
 def causal(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, int]:
     """The directory of a Qwen 3 that continues texts, with the answers' tokens."""
-    from safetensors.numpy import save_file
-
-    from glinfer.config import ModelConfig
-    from glinfer.formats import random_checkpoint
-
     folder = tmp_path_factory.mktemp("reranker")
     size, yes, no = write_tokenizer(folder)
-    values = {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "vocab_size": size, **SETTINGS}
-    (folder / "config.json").write_text(json.dumps({**values, "tie_word_embeddings": True, "rms_norm_eps": 1e-6}))
-    config = ModelConfig(
-        vocab_size=size,
-        model_type="qwen3",
-        hidden_act="silu",
-        layer_norm_eps=1e-6,
-        tie_word_embeddings=True,
-        **SETTINGS,
-    )
-    tensors = random_checkpoint(config, seed=2, scale=0.2).tensors
-    save_file({name: np.ascontiguousarray(each) for name, each in tensors.items()}, folder / "model.safetensors")
+    write_model(Made({**SETTINGS, "vocab_size": size}, seed=2), folder)
     return folder, yes, no
 
 

@@ -397,3 +397,21 @@ def test_too_much_at_once(server: Running, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("glinfer.server.texts.LIMITS", replace(LIMITS, embed_tokens=100))
     answer = server.post("/v1/embeddings", {"model": "embedder", "input": ["cat " * 40] * 4})
     refused(answer, words="the texts have 160 tokens; expected at most 100 at once")
+
+
+def test_the_harness_asks_for_tokens(small: Path, served: Running, tmp_path: Path) -> None:
+    """lm-evaluation-harness names no model there, and wants no tokens around a text."""
+    with running(("small", small), slots=1) as server:
+        assert server.get("/tokenizer_info").json() == {"bos_token": None, "eos_token": "<|end|>"}
+        assert len(server.post("/tokenize", {"prompt": "<|end|>", "add_special_tokens": False}).json()["tokens"]) == 1
+    write_embedder(tmp_path / "bert")
+    with running(("bert", tmp_path / "bert")) as server, glinfer.load(tmp_path / "bert") as model:
+        assert server.get("/tokenizer_info").json() == {"bos_token": "[CLS]", "eos_token": None}
+        words, found = model.require_tokenizer(), list[list[int]]()
+        for more in ({}, {"add_special_tokens": True}, {"add_special_tokens": False}):
+            found.append(server.post("/tokenize", {"prompt": "the cat", **more}).json()["tokens"])
+        assert found == [words.encode("the cat")] * 2 + [words.encode("the cat")[1:-1]]
+        assert server.post("/detokenize", {"tokens": found[2]}).json() == {"prompt": "the cat"}
+    for answer in (served.get("/tokenizer_info"), served.post("/tokenize", {"prompt": "x"})):
+        refused(answer, words="the request names no model; expected one of small, speaker")
+    assert served.get("/tokenizer_info?model=speaker").status_code == 200

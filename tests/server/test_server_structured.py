@@ -75,16 +75,6 @@ def test_a_response(client: openai.OpenAI) -> None:
         assert last.response.output_text == response.output_text
 
 
-def test_a_structured_answer_leaves_free_ones_beside_it_as_they_are(client: openai.OpenAI) -> None:
-    """Both kinds in one request of several prompts cannot be; so two requests whose sequences run together."""
-    alone = written(client).text
-    stream = written(client, stream=True)
-    pieces = [next(iter(stream)).choices[0].text]
-    written(client, extra_body={"response_format": FORMAT})
-    pieces += [piece.choices[0].text for piece in stream]
-    assert "".join(pieces) == alone
-
-
 DEEP: Any = {"type": "integer"}
 for _ in range(120):
     DEEP = {"type": "array", "items": DEEP}

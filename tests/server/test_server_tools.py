@@ -101,19 +101,6 @@ def test_no_calls_are_allowed(served: Running) -> None:
     assert said.type == "message"
 
 
-def test_tool_messages_back(served: Running) -> None:
-    call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": '{"city": "R\\"o"}'}}
-    answer = {"role": "tool", "tool_call_id": "a", "name": "look", "content": "sunny"}
-    said = {"role": "assistant", "content": None, "tool_calls": [call]}
-    messages = [USER, said, answer]
-    prompt = served.post("/apply-template", {"model": "caller", "messages": messages}).json()["prompt"]
-    assert prompt == (
-        "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
-        'look{"city": "R\\"o"}<|im_end|>\n<|im_start|>tool\nsunny<|im_end|>\n<|im_start|>a\n'
-    )
-    assert asked(served, messages=messages, max_tokens=3).choices[0].finish_reason == "length"
-
-
 # /v1/responses
 
 FUNCTIONS: Any = [{"type": "function", **each["function"]} for each in TOOLS]

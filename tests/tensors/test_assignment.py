@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agreement import same_bits
 from each_case import each_case
-from flat_draw import padding, same_bits
+from flat_draw import padding
 from tiers import tiered
 
 import glinfer

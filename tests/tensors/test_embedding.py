@@ -14,11 +14,10 @@ from tiers import tiered
 from glinfer.errors import InputError
 from glinfer.kernels.flat.lookup import lookup, position_add
 from glinfer.kernels.options import KernelOptions
-from glinfer.program.oracle import relative_error
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import dequantize
 from glinfer.tensors.device import Device
-from qa.kernels.cases.embedding import CASES, random_blocks, rows_named, whole_blocks
+from qa.kernels.cases.embedding import random_blocks, rows_named, whole_blocks
 
 pytestmark = pytest.mark.gl
 
@@ -56,15 +55,6 @@ def lengths_of(name: str) -> list[tuple[int, int]]:
     if name in ODD:
         return [(1, 1), (1, 37), (7, 94), (53, 1003)]
     return [(1, block), (1, 7 * block), (7, 3 * block), (61, 5 * block)]
-
-
-@pytest.mark.slow
-def test_rows_may_be_longer_than_the_largest_texture(dev: Device, small: Device) -> None:
-    for case in CASES:
-        for device, shape in ((dev, (2, 20011)), (small, (1, 4001)), (small, (23, 300))):
-            for found, expected in case.check(device, np.random.default_rng(sum(shape)), *shape, case.forms[1]):
-                assert found.shape == expected.shape
-                assert relative_error(found, expected) <= case.tolerance, f"{case.kernel} {shape}"
 
 
 @tiered("name", BLOCK_FORMATS, keep=[[*BLOCK_FORMATS].index("Q8_0")])
@@ -156,38 +146,12 @@ def test_ids_are_checked_where_asked_for(dev: Device) -> None:
         dev.ops.lookup(dev.tensor(9999), table, check_ids=True)
 
 
-@tiered("dtype", ["int32", "float32", "float16"])
-def test_gathered_rows_keep_their_bits(dev: Device, dtype: str) -> None:
-    rng = np.random.default_rng(4)
-    x = rng.integers(-(2**31), 2**31, (11, 9)).astype(np.int32)
-    if dtype == "float32":
-        x = np.where(np.isnan(x.view(np.float32)), np.float32(-0.0), x.view(np.float32))
-    if dtype == "float16":
-        halves = x.astype(np.uint16).view(np.float16)
-        x = np.where(np.isnan(halves), np.float16(-0.0), halves)
-    ids = rng.integers(0, 11, (3, 7)).astype(np.int32)
-    with dev.ops.gather_rows(dev.tensor(x), dev.tensor(ids)) as y:
-        assert y.dtype == dtype
-        bits = np.uint16 if dtype == "float16" else np.uint32
-        assert np.array_equal(y.numpy().view(bits), x[ids].view(bits))
-
-
 def test_packed_tensors_keep_their_leading_axes(dev: Device) -> None:
     blocks = random_blocks(np.random.default_rng(5), "Q5_1", 12, 64)
     with dev.tensor(blocks.reshape(2, 3, 2, -1), "Q5_1") as table, dev.ops.dequantize(table) as y:
         assert np.array_equal(y.numpy(), dequantize(blocks, "Q5_1").reshape(2, 3, 2, 64))
     with dev.tensor(blocks[0], "Q5_1") as row, dev.ops.dequantize(row) as y:
         assert np.array_equal(y.numpy(), dequantize(blocks[:1], "Q5_1")[0])
-
-
-def test_positions_are_added_to_every_sequence(dev: Device) -> None:
-    rng = np.random.default_rng(7)
-    table = rng.standard_normal((5, 6)).astype(np.float32)
-    for shape, offset in (((6,), 4), ((1, 6), 0), ((5, 6), 0), ((2, 3, 4, 6), 1)):
-        x, length = rng.standard_normal(shape).astype(np.float32), shape[-2] if len(shape) > 1 else 1
-        expected = x + table[offset : offset + length]
-        with dev.ops.add_positions(dev.tensor(x), dev.tensor(table), offset=offset) as y:
-            assert np.array_equal(y.numpy(), expected.reshape(shape)), shape
 
 
 def test_bad_calls_are_refused_in_one_line(dev: Device) -> None:

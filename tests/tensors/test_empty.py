@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import padding, same_bits
+from agreement import same_bits
+from flat_draw import padding
 
 from glinfer.errors import InputError, PlanError
 from glinfer.tensors.device import Device, Memory

@@ -53,23 +53,10 @@ def test_targets_and_parts_of_any_number(dev: Device, strategy: Strategy) -> Non
     check(dev, normal(11, 70), normal(70, 6), strategy=strategy)
 
 
-@tiered(
-    ("x", "y"),
-    [
-        ((2, 1, 3, 2, 7), (1, 4, 1, 7, 3)),
-        ((2, 3, 5), (5, 6)),
-        ((5,), (5,)),
-        ((3, 5), (5,)),
-        ((5,), (2, 5, 3)),
-        ((3, 5), (2, 5, 6)),
-        ((2, 1, 2, 1, 3, 4), (1, 3, 1, 2, 4, 5)),
-        ((2, 1, 2, 1, 2, 3, 4), (1, 2, 1, 3, 1, 4, 5)),  # more axes than a draw has: copied
-    ],
-    keep=2,
-    ids=str,
-)
-def test_axes_broadcast_as_numpy_has_them(dev: Device, x: tuple[int, ...], y: tuple[int, ...]) -> None:
-    check(dev, normal(*x), normal(*y, seed=1))
+def test_axes_broadcast_as_numpy_has_them(dev: Device) -> None:
+    """Of more axes than a draw has, which are copied, too."""
+    for x, y in (((2, 1, 3, 2, 7), (1, 4, 1, 7, 3)), ((2, 1, 2, 1, 2, 3, 4), (1, 2, 1, 3, 1, 4, 5))):
+        check(dev, normal(*x), normal(*y, seed=1))
 
 
 @tiered("strategy", STRATEGIES, keep=(4,))

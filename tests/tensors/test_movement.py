@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import FlatPlan, drawn, holds, same_bits
+from agreement import same_bits
+from flat_draw import FlatPlan, drawn, holds
 from tiers import tiered
 
 from glinfer.errors import InputError, PlanError

@@ -31,48 +31,10 @@ def rope(device: Device, x: Array, **options: Any) -> Array:
         return y.numpy()
 
 
-@tiered(
-    ("heads", "dim", "rotary", "interleaved"),
-    [(2, 16, 8, False), (2, 5, 2, True), (1, 16, 16, True), (3, 6, 4, False), (2, 12, 6, True), (1, 8, 4, False)],
-    keep=2,
-)
-def test_heads_and_pairs_at_any_place_in_texels(
-    dev: Device, heads: int, dim: int, rotary: int, interleaved: bool
-) -> None:
-    x = normal(np.random.default_rng(1), 2, 11, heads * dim)
-    found = rope(dev, x, heads=heads, rotary_dim=rotary, interleaved=interleaved, offset=3)
-    for head in range(heads):
-        own = slice(head * dim, (head + 1) * dim)
-        wanted = expected(x[..., own], 3 + np.arange(11), rotary, interleaved=interleaved)
-        assert np.abs(found[..., own] - wanted).max() < 1e-6
-        assert np.array_equal(found[..., own][..., rotary:], x[..., own][..., rotary:])
-
-
-def test_a_pair_turns_by_hand(dev: Device) -> None:
-    x = np.array([[1, 0, 0, 2], [1, 0, 0, 2]], np.float32)
-    cos, sin = math.cos(1), math.sin(1)
-    slow_cos, slow_sin = math.cos(0.1), math.sin(0.1)
-    halves = [[1, 0, 0, 2], [cos, -2 * slow_sin, sin, 2 * slow_cos]]
-    pairs = [[1, 0, 0, 2], [cos, sin, -2 * slow_sin, 2 * slow_cos]]
-    np.testing.assert_allclose(rope(dev, x, theta=100.0), halves, atol=1e-7)
-    np.testing.assert_allclose(rope(dev, x, theta=100.0, interleaved=True), pairs, atol=1e-7)
-
-
 def test_far_positions_keep_their_digits(dev: Device) -> None:
     x = normal(np.random.default_rng(2), 4, 32)
     found = rope(dev, x, offset=100_000, length=100_004)
     assert np.abs(found - expected(x, 100_000 + np.arange(4), 32)).max() < 5e-7
-
-
-def test_positions_row_by_row(dev: Device) -> None:
-    x = normal(np.random.default_rng(3), 3, 7, 24)
-    places = np.array([5, 0, 1000, 1000, 3, 77, 2], np.int32)
-    with dev.tensor(places) as at:
-        found = rope(dev, x, positions=at)
-        assert np.array_equal(found, rope(dev, x, positions=at, length=1001))
-    assert np.abs(found - expected(x, places, 24)).max() < 1e-6
-    with dev.tensor(np.arange(40, 47, dtype=np.int32)) as at:
-        assert np.array_equal(rope(dev, x, positions=at), rope(dev, x, offset=40))
 
 
 def test_nan_and_infinities_stay_in_their_pairs(dev: Device) -> None:

@@ -29,24 +29,6 @@ INF, NAN, LARGEST = np.inf, np.nan, float(np.finfo(np.float32).max)
 REDUCED = {"sum": np.sum, "max": np.max, "argmax": np.argmax}
 
 
-@tiered("name", REDUCED, keep=(2,))
-def test_axes_as_in_numpy(dev: Device, name: str) -> None:
-    reduce = getattr(dev.ops, name)
-    for shape in ((7,), (2, 3, 7)):
-        x = np.round(normal(1, *shape, scale=9.0))
-        tensor = dev.tensor(x)
-        for keepdims in (False, True):
-            expected = np.asarray(REDUCED[name](x, axis=-1, keepdims=keepdims))
-            y = reduce(tensor, keepdims=keepdims)
-            assert (y.shape, y.dtype) == (expected.shape, "int32" if name == "argmax" else "float32")
-            np.testing.assert_array_equal(y.numpy(), expected)
-            assert not padding(y).any()
-    view = dev.tensor(np.round(normal(1, 4, 12))).reshape(3, 2, 8)
-    np.testing.assert_array_equal(reduce(view).numpy(), REDUCED[name](view.numpy(), axis=-1))
-    with pytest.raises(InputError, match=rf"^{name}: out is \[3\] of float16; the result is \[3, 2\] of "):
-        reduce(view, out=dev.zeros(3, "float16"))
-
-
 AWKWARD = np.array(
     [
         [-3.0, -1.0, -2.0, -1.0, -5.0],  # the padding's zeros are larger than all of these
@@ -220,12 +202,6 @@ def test_what_is_no_number_zeros_of_both_signs_and_the_smallest_numbers(dev: Dev
     values, indices = assert_top_k(dev, np.array([[-np.inf, np.nan, -0.0, np.inf, 0.0, -1.0]], np.float32), 6)
     assert indices.tolist() == [[1, 3, 2, 4, 5, 0]]
     assert np.signbit(values[0, 2:4]).tolist() == [True, False]
-
-
-@pytest.mark.slow
-def test_half_floats_of_every_kind(dev: Device) -> None:
-    every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    assert_top_k(dev, np.random.default_rng(6).permutation(every)[None, :4000], 100)
 
 
 def test_lists_that_fit_no_texture_are_refused(small: Device) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flat_draw import same_bits
+from agreement import same_bits
 
 from glinfer.errors import ContextError, GlinferError, InputError, PlanError
 from glinfer.gl.context import Limits
