@@ -30,7 +30,7 @@ _ENDS = {
 
 
 def telling_shaders(folder: Path) -> Path:
-    """A copy of the shader files, in which nothing is drawn but fragments with such a fetch, or whose vertex has one."""
+    """A copy of the shader files, which draw only fragments with such a fetch, or whose vertex has one."""
     root = Path(shutil.copytree(shader_root(), folder / "shaders"))
     for path in (each for each in root.rglob("*") if each.suffix in _ENDS):
         version, _, rest = path.read_text("utf-8").partition("\n")

@@ -108,7 +108,9 @@ def at_places(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
 
 
 @tiered(
-    ("place", "together"), [(place, together) for place in range(len(SHAPES)) for together in (True, False)], keep=(2, 7)
+    ("place", "together"),
+    [(place, together) for place in range(len(SHAPES)) for together in (True, False)],
+    keep=(2, 7),
 )
 def test_convolutions_of_rows_agree_with_float64(device: Device, place: int, together: bool) -> None:
     """What a row does not see is NaN: tokens of other sequences, those after its own, and those of the run itself."""

@@ -1,77 +1,63 @@
-"""No pass of a plan fetches a texel outside of its texture: not at either end of the context, nor of a cache."""
+"""No pass of a plan fetches a texel outside of its texture, at either end of the context and of a cache."""
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 from made_models import of_family
 from outside import draws_outside, telling_shaders
-from tiers import tiered
 
-from glinfer.config import ModelConfig
+from glinfer.engine.prefill import DRAFT_ROWS
 from glinfer.gl.context import open_device
-from glinfer.kernels.fused.rows import BASE, POSITION, row_table
-from glinfer.kernels.options import KernelOptions, default_kernels
+from glinfer.kernels.fused.rows import BASE, POSITION, Table, row_table
+from glinfer.kernels.options import default_kernels
 from glinfer.lower.feed import chunk_feed
 from glinfer.lower.fused.rows import ROWS, batch_plan, chunk_plan, drafted_plan
 from glinfer.lower.fused.token import fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plans import weights_for
+from glinfer.program.plan import Plan
 from glinfer.program.session import Session
 
 pytestmark = pytest.mark.gl
 
-EVERY, SEQUENCES = 128, 3
-"""Slots of a sequence in the caches, and sequences."""
+EVERY = 128
+"""Slots of a sequence in the caches."""
+BEYOND = 16
+"""Positions after those that a cache has room for, which padding rows have."""
 
 
-def main(name: str) -> None:
-    import tempfile
-    import time
-    since = time.time()
-    made = of_family(name, max_position_embeddings=EVERY)
-    config = made.config
-    kernels = {"gpu": default_kernels("GPU", 1024.0, "f32"), "llvm": default_kernels("llvmpipe", 1024.0, "f32")}[sys.argv[1]]
-    options = PlanOptions(config, "f32", kernels, 2048)
-    from glinfer.lower.fused.caches import delta_layers
-    rows = 32 if delta_layers(config) else 72
-    weights = weights_for(made, "fast", "f32")
-    total = EVERY * SEQUENCES
-    with tempfile.TemporaryDirectory() as folder, open_device(api="desktop") as device:
-        root = telling_shaders(Path(folder))
-        def session(plan):
-            return Session(plan, weights, device, shader_root=root)
-        fast = session(fast_plan(options))
-        for position in (0, 1, EVERY - 1):
-            print("fast", position, draws_outside(fast, fast.plan.values_for(position + 1, token=5)))
-        targets = kernels.rows_per_draw
-        plans = {
-            "chunk": chunk_plan(options, rows=rows, cache_slots=total, every=EVERY, export_residual=True),
-            "score": chunk_plan(options, rows=rows, cache_slots=EVERY, likelihoods=True),
-            "drafted": drafted_plan(options, rows=16, cache_slots=EVERY),
-        }
-        for name, plan in plans.items():
-            one = session(plan)
-            table = row_table(plan.table[ROWS].shape[0])
-            last = 2 * EVERY if name == "chunk" else 0
-            n = plan.max_rows
-            for base, position, count in ((0, 0, 5), (0, 0, n), (last, 7, n), (last, EVERY - n, n), (last, EVERY - 5, 5)):
-                given = chunk_feed(table, [3] * count, position, targets, base)
-                one.write(ROWS, table)
-                print(name, base, position, count, draws_outside(one, one.plan.values_for(count, **given)))
-        plan = batch_plan(options, sequences=SEQUENCES, capacity=EVERY)
-        one = session(plan)
+@pytest.mark.slow
+def test_no_fetch_is_outside_of_its_texture(tmp_path: Path) -> None:
+    """Of prompts that exceed a ring, drafts and texts at both ends of a sequence, and a batch with an idle place."""
+    made, kernels = of_family("lfm2", max_position_embeddings=EVERY + BEYOND), default_kernels("GPU", 1024.0, "f32")
+    options, weights = PlanOptions(made.config, "f32", kernels, 2048), weights_for(made, "fast", "f32")
+    root, found = telling_shaders(tmp_path), list[object]()
+    with open_device(api="desktop") as device:
+
+        def run(plan: Plan, inputs: Iterable[Mapping[str, int | float]], table: Table | None = None) -> None:
+            session = Session(plan, weights, device, shader_root=root)
+            for each in inputs:  # which may change the table
+                if table is not None:
+                    session.write(ROWS, table)
+                found.extend((plan.name, each, draw) for draw in draws_outside(session, each))
+            session.release()
+
+        plan = fast_plan(options)
+        run(plan, [plan.values_for(count, token=5) for count in (1, 2, EVERY + BEYOND)])
+        for last, plan in (
+            (2 * EVERY, chunk_plan(options, rows=72, cache_slots=3 * EVERY, every=EVERY, export_residual=True)),
+            (0, chunk_plan(options, rows=72, cache_slots=EVERY, likelihoods=True)),
+            (0, drafted_plan(options, rows=DRAFT_ROWS[-1], cache_slots=EVERY)),
+        ):
+            rows, table = plan.max_rows, row_table(plan.table[ROWS].shape[0])
+            cases = (0, 0, 5), (0, 0, rows), (last, 7, rows), (last, EVERY - rows, rows), (last, EVERY - 5, 5)
+            feeds = ((rows, chunk_feed(table, [5] * rows, place, 8, base)) for base, place, rows in cases)
+            run(plan, (plan.values_for(rows, **given) for rows, given in feeds), table)
+        plan = batch_plan(options, sequences=3, capacity=EVERY)
         table = row_table(plan.table[ROWS].shape[0])
-        table[:SEQUENCES, POSITION] = 0, EVERY - 1, 63
-        table[:SEQUENCES, BASE] = 0, EVERY, 2 * EVERY + 64
-        one.write(ROWS, table)
-        print("batch", draws_outside(one, plan.values_for(SEQUENCES, rows=SEQUENCES, longest=EVERY)))
-    print(time.time() - since)
-
-if __name__ == "__main__":
-    main(sys.argv[2])
+        table[:3, POSITION], table[:3, BASE] = (0, EVERY - 1, 63), (0, EVERY, 2 * EVERY + 64)
+        run(plan, [plan.values_for(3, rows=3, longest=EVERY)], table)
+    assert not found

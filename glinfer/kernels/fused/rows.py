@@ -155,7 +155,7 @@ def places_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, in
 
 
 def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
-    """For an oracle: the cache slots of the tokens of ``rows`` rows of a table, the first or those from first_row on."""
+    """For an oracle: the cache slots of the tokens of ``rows`` rows of a table, by default the first ones."""
     table = inputs["rows"][int(params.get("first_row", 0)) :][:rows].astype(np.intp)
     if "RING" not in params:
         return np.asarray(table[:, POSITION] + table[:, BASE])

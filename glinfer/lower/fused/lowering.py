@@ -154,7 +154,7 @@ class Lowering(ABC):
     def store(
         self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0, *, gated: bool = False
     ) -> None:
-        """Draw the copy of rows, or with ``gated`` of B · x, to a cache, or to rings of ``ring`` slots unless it is 0."""
+        """Draw the copy of rows, or of B · x, to their tokens' slots in a cache, or in rings of ``ring`` slots."""
 
     @abstractmethod
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
@@ -295,7 +295,10 @@ class Lowering(ABC):
         """Draw a layer's convolution; rows that follow each other may exceed its ring, and are stored last."""
         name, width, length = f"h.{layer}.conv", self.config.hidden_size, node.conv.weight.shape[2]
         layout = input_layout(length, width, self.cache_slots // self.every, self.max_texture_size)
-        inputs, x = self.plan.laid_out(f"{name}.inputs", "cache", layout), self.rows("conv.projected", PARTS * padded(width))
+        inputs, x = (
+            self.plan.laid_out(f"{name}.inputs", "cache", layout),
+            self.rows("conv.projected", PARTS * padded(width)),
+        )
         self.product(self.recipes.mixing_in(layer), self.hidden[0], x)
         if not self.together:
             self.store(f"{name}.store", x, inputs, "conv.store", layout.every, gated=True)
