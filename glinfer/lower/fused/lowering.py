@@ -295,10 +295,8 @@ class Lowering(ABC):
         """Draw a layer's convolution; rows that follow each other may exceed its ring, and are stored last."""
         name, width, length = f"h.{layer}.conv", self.config.hidden_size, node.conv.weight.shape[2]
         layout = input_layout(length, width, self.cache_slots // self.every, self.max_texture_size)
-        inputs, x = (
-            self.plan.laid_out(f"{name}.inputs", "cache", layout),
-            self.rows("conv.projected", PARTS * padded(width)),
-        )
+        inputs = self.plan.laid_out(f"{name}.inputs", "cache", layout)
+        x = self.rows("conv.projected", PARTS * padded(width))
         self.product(self.recipes.mixing_in(layer), self.hidden[0], x)
         if not self.together:
             self.store(f"{name}.store", x, inputs, "conv.store", layout.every, gated=True)
