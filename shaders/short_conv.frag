@@ -2,13 +2,14 @@
 // A short gated causal convolution over several rows:
 //   y[r] = C[r] · (bias + Σ over k of taps[k] · u[p - LENGTH + 1 + k]), element by element, p the position of row r.
 // x has B | C | x of each row, each starting at a block, C at block GATE_BLOCK; row ROWS · slot + n of x and y is in
-// slot `slot` of texture n, in blocks. cache has u = B · x of every position of the sequence (shaders/store_rows.frag);
-// before the first one it is zero. taps has LENGTH rows, and with BIASED one more, the bias.
-// With ALONE there is one row, of the token at position, whose sequence begins in the cache's first slot.
+// slot `slot` of texture n, in blocks. inputs has u = B · x of a sequence's last RING tokens (shaders/store_rows.frag); a
+// sequence has EVERY slots in the table, and before its first position u is zero. With TOGETHER inputs has only tokens before
+// the run, and the rows of a slot follow each other in a sequence; otherwise it has the rows' own u too. taps has LENGTH rows,
+// and with BIASED one more, the bias. With ALONE there is one row, of the token at position of the only sequence.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
 EACH_ROW(DECLARE_INPUT)
-uniform sampler2D cache, taps;
+uniform sampler2D taps;
 #if ALONE
 uniform int position;
 #else
@@ -16,44 +17,91 @@ uniform int position;
 #endif
 EACH_ROW(DECLARE_TARGET)
 
-vec4 tap(int k, int texel) {
+vec4 tap(int k) {
+    int texel = 16 * out_block + out_lane;
     return FETCH(taps, ivec2(k / TAPS_STACK * TAPS_TEXELS + texel, k % TAPS_STACK), ivec2(TAPS_WIDTH, TAPS_HEIGHT));
 }
 
-// The sum for the token at a position of the sequence that begins at slot `base`.
-vec4 convolved(int position, int base, int block, int lane) {
-    int texel = 16 * block + lane;
-#if BIASED
-    vec4 sum = tap(LENGTH, texel);
-#else
-    vec4 sum = vec4(0.0);
+#ifdef INPUTS_WIDTH
+uniform sampler2D inputs;
+
+// u of the token at a position of the sequence whose slots in the table begin at `base`.
+vec4 kept(int position, int base) {
+    int slot = base / EVERY * RING + (base % EVERY + position) % RING;
+    ivec2 from = block_origin(slot, out_block, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS);
+    return FETCH(inputs, from + lane_offset(out_lane), ivec2(INPUTS_WIDTH, INPUTS_HEIGHT));
+}
 #endif
+
+// The texel of one of the three parts of the rows of a slot.
+ivec2 part_of(int slot, int part) {
+    return block_origin(slot, part * GATE_BLOCK + out_block, X_PLACES) + lane_offset(out_lane);
+}
+
+#if TOGETHER
+#define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) vec4 A;
+#define START(n, X, R, Y, V, A, B, C, D, E, F, S) A = BIASED == 1 ? tap(LENGTH) : vec4(0.0);
+#define ADD(n, X, R, Y, V, A, B, C, D, E, F, S) if (n >= place && n - place < LENGTH) A += tap(LENGTH - 1 - n + place) * u;
+#define TAKE(n, X, R, Y, V, A, B, C, D, E, F, S) if (source == n) u = FETCH(X, IN_X(first), X_SIZE) * FETCH(X, IN_X(third), X_SIZE);
+#define OWN(n, X, R, Y, V, A, B, C, D, E, F, S) add(n, FETCH(X, IN_X(first), X_SIZE) * FETCH(X, IN_X(third), X_SIZE));
+#define ROW_SUM(n, A) A
+EACH_ROW(DECLARE_SUM)
+
+// Adds u of a row to the sums of those rows of this slot that see it; `place` is below 0 for rows before the slot.
+void add(int place, vec4 u) {
+    EACH_ROW(ADD)
+}
+
+// u of the row that is `back` rows before the first one of this slot.
+vec4 made(int back) {
+    int source = ROWS - 1 - (back - 1) % ROWS, slot = max(out_slot - 1 - (back - 1) / ROWS, 0);
+    ivec2 first = part_of(slot, 0), third = part_of(slot, 2);
+    vec4 u = vec4(0.0);
+    EACH_ROW(TAKE)
+    return u;
+}
+
+// From the oldest token on, as a row alone adds them.
+void add_all() {
+    EACH_ROW(START)
+#if LENGTH > 1
+    uvec4 info = ROW_TEXEL(ROWS * out_slot, 0);
+    for (int back = LENGTH - 1; back > 0; back--) {
+        int row = ROWS * out_slot - back, seen = int(info.y) - back;
+        uvec4 before = ROW_TEXEL(max(row, 0), 0);
+        if (row >= 0 && before.z == info.z && int(before.y) == seen) add(-back, made(back));
+        else if (seen >= 0) add(-back, kept(seen, int(info.z)));  // positions below 0 belong to another sequence
+    }
+#endif
+    ivec2 first = part_of(out_slot, 0), third = part_of(out_slot, 2);
+    EACH_ROW(OWN)
+}
+#else
+#define ROW_SUM(n, A) row_sum(ROWS * out_slot + n)
+
+vec4 row_sum(int row) {
+#if ALONE
+    int last = position, base = 0;
+#else
+    uvec4 info = ROW_TEXEL(row, 0);
+    int last = int(info.y), base = int(info.z);
+#endif
+    vec4 sum = BIASED == 1 ? tap(LENGTH) : vec4(0.0);
     for (int k = 0; k < LENGTH; k++) {
-        int seen = position - LENGTH + 1 + k;
-        if (seen >= 0) {  // positions below 0 belong to another sequence
-            // Padding rows of the last slot may be beyond the cache's end.
-            ivec2 from = block_origin(min(base + seen, CACHE_SLOTS - 1), block, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP,
-                                      CACHE_BLOCK_STEP, CACHE_COLUMNS) + lane_offset(lane);
-            sum += tap(k, texel) * FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));
-        }
+        int seen = last - LENGTH + 1 + k;
+        if (seen >= 0) sum += tap(k) * kept(seen, base);
     }
     return sum;
 }
-
-#if ALONE
-#define ROW_SUM(n) convolved(position, 0, out_block, out_lane)
-#else
-vec4 row_sum(int row, int block, int lane) {
-    uvec4 info = ROW_TEXEL(row, 0);
-    return convolved(int(info.y), int(info.z), block, lane);
-}
-#define ROW_SUM(n) row_sum(ROWS * out_slot + n, out_block, out_lane)
 #endif
-#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = inside ? FETCH(X, IN_X(from), X_SIZE) * ROW_SUM(n) : vec4(0.0);
+#define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) Y = inside ? FETCH(X, IN_X(second), X_SIZE) * ROW_SUM(n, A) : vec4(0.0);
 
 void main() {
     locate();
     bool inside = 16 * out_block + out_lane < TAPS_TEXELS;  // the rest of the last block is padding
-    ivec2 from = block_origin(out_slot, GATE_BLOCK + out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 second = part_of(out_slot, 1);
+#if TOGETHER
+    add_all();
+#endif
     EACH_ROW(FINISH)
 }

@@ -21,7 +21,7 @@ from glinfer.kernels.fused.low_rank import ADAPTER
 from glinfer.kernels.fused.rows import POSITION, TOKEN, WANTED, row_table
 from glinfer.kernels.fused.score import RowScores, log_probabilities
 from glinfer.lower.feed import chunk_feed
-from glinfer.lower.fused.caches import cache_slots
+from glinfer.lower.fused.caches import cache_slots, delta_layers
 from glinfer.lower.fused.rows import ROWS, SCORES, fitting_chunk_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.notebook import table
@@ -193,8 +193,8 @@ class TextScorer(Closing):
         row = 0
         for window in jobs:
             length = window.stop - window.start
-            # Windows of one run share the caches, and some keep only the newest tokens.
-            if together and (row + length > self._pace.rows(self.rows) or self.session.plan.rewinds):
+            # Windows of one run share the caches, and states belong to one window.
+            if together and (row + length > self._pace.rows(self.rows) or delta_layers(self._options.config)):
                 yield together
                 together, row = [], 0
             if length > self._pace.rows(self.rows):

@@ -58,7 +58,8 @@ class View:
         rows_apart, cols_apart: rows and columns between heads.
         start: the first column.
         order: the columns of the elements of a head; all in order where it is empty.
-        rows: whether a token's row is its number in the run, its position, or the only row.
+        rows: whether a token's row is its number in the run, its position, or the only row; or the slots of a ring, in
+            which it follows from its position.
         joined: whether the heads lie side by side in the array, [tokens, heads · n].
     """
 
@@ -68,13 +69,15 @@ class View:
     cols_apart: int = 0
     start: int = 0
     order: tuple[int, ...] = ()
-    rows: Literal["run", "position", "only"] = "run"
+    rows: Literal["run", "position", "only"] | int = "run"
     joined: bool = False
 
     def index(self, span: Span) -> Index:
         """Rows and columns of the elements for a span of tokens, which broadcast to the shape of the array."""
         tokens = np.zeros(1, np.intp) if self.rows == "only" else np.arange(span.count)
-        rows = tokens[:, None] + (span.first if self.rows == "position" else 0)
+        rows = tokens[:, None] + (0 if self.rows in ("run", "only") else span.first)
+        if isinstance(self.rows, int):
+            rows %= self.rows
         heads = np.arange(self.heads)[:, None, None]
         if self.cols == "slots":
             slot, place = np.divmod(np.arange(span.tokens), SLOT_TOKENS)

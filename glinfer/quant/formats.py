@@ -354,19 +354,17 @@ class CacheChoice(NamedTuple):
 
     Attributes:
         attention: format of keys and values, and of queries in the same texture.
-        convolution: format of the states of convolutions.
         rows: format of keys, values and queries when they are computed.
     """
 
     attention: str
-    convolution: str
     rows: str
 
 
 CACHE_FORMATS: Mapping[str, CacheChoice] = {
-    "f32": CacheChoice("rgba32f", "rgba32f", "rgba32f"),
-    "f16": CacheChoice("rgba16f", "rgba16f", "rgba16f"),
-    "q8": CacheChoice("rgba8i", "rgba16f", "rgba32f"),
+    "f32": CacheChoice("rgba32f", "rgba32f"),
+    "f16": CacheChoice("rgba16f", "rgba16f"),
+    "q8": CacheChoice("rgba8i", "rgba32f"),
 }
 """The values of ``cache=``; ``q8`` is int8 with a scale for each group, see :mod:`glinfer.quant.bytes`."""
 DEFAULT_CACHE = "f32"

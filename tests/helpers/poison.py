@@ -51,7 +51,7 @@ def poison_values(session: Session, config: ModelConfig, value: float = np.nan) 
             with np.errstate(over="ignore"):  # half floats end at 65504
                 slots[:, heads.kv_floats : 2 * heads.kv_floats] = value
             texture.upload(slots)
-        elif tensor.name.endswith("conv.cache"):
+        elif tensor.name.endswith("conv.inputs"):
             texture.fill(value)
 
 

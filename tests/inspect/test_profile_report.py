@@ -135,7 +135,7 @@ class TestBytesOfOtherPlans:
 
     def test_a_delta_rule_and_a_convolution_read_the_rows_that_a_token_sees(self) -> None:
         plan = plan_for(of_family("lfm2"), "fast", kernels=KernelOptions())
-        assert read_of(by_name(plan, plan.values_for(40))["h.0.conv.mixed"], "cache") == 3 * 256 * 4
+        assert read_of(by_name(plan, plan.values_for(40))["h.0.conv.mixed"], "inputs") == 3 * 256 * 4
         plan = plan_for(of_family("qwen3_next"), "fast", kernels=KernelOptions())
         # A row has keys, decays and corrections. Position 99 is the fourth of its span, and token 32 ends a span.
         for place, seen, even, odd in ((32, 32, 0, 0), (40, 8, 0, 36), (100, 4, 0, 36), (65, 1, 36, 0)):

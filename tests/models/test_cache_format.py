@@ -73,10 +73,10 @@ def test_beyond_their_range_there_is_no_number() -> None:
 
 @pytest.mark.parametrize("family", ["gab", "mistral", "lfm2", "qwen3_5_text"])
 def test_the_oracle_rounds_what_caches_hold(family: str) -> None:
-    """A chunk that is scored: nearly, but not just, what it gives over caches of floats; delta rules keep those."""
+    """A chunk that is scored: nearly, but not just, what it gives over caches of floats; rings keep those."""
     checkpoint = in_floats(tiny(family))
     layers = map(checkpoint.config.layer, range(checkpoint.config.num_hidden_layers))
-    name = next(f"h.{layer}.{of.branch}.cache" for layer, of in enumerate(layers) if of.delta is None)
+    name = next(f"h.{layer}.{of.branch}.cache" for layer, of in enumerate(layers) if of.attends)
     found = []
     for cache in ("f32", "f16"):
         plan = plans(family, cache)[2]

@@ -160,10 +160,10 @@ def test_prompts_together_share_their_beginning(any_model: Model) -> None:
 
 
 @slow
-def test_a_place_that_has_lost_a_prefix_runs_it_again(model: Model) -> None:
+def test_a_place_that_has_lost_a_prefix_runs_it_again(any_model: Model) -> None:
     """A place has only the newest tokens of what it ran: a prompt may continue those, and no earlier ones."""
     options, prompt, wanted = {"max_tokens": 20, "temperature": 0}, IDS[:30], list[int]()
-    with model.scheduler(slots=2) as scheduler:
+    with any_model.scheduler(slots=2) as scheduler:
         # A new text, one that goes on, one that goes on from an earlier token, and one that leaves the first early.
         for kept, end, reused in ((None, [], 0), (20, [7], 49), (5, [8], 56), (-40, [3, 4], 0)):
             if kept is not None:
@@ -173,16 +173,16 @@ def test_a_place_that_has_lost_a_prefix_runs_it_again(model: Model) -> None:
                 scheduler.next()
             assert running.result is not None
             assert running.result.stats.reused_tokens == reused
-            wanted = model.generate(prompt, **options)
+            wanted = any_model.generate(prompt, **options)
             assert running.ids == wanted
 
 
 @slow
-def test_texts_are_scored_by_themselves(model: Model) -> None:
+def test_texts_are_scored_by_themselves(any_model: Model) -> None:
     """Short and long ones, though they share the caches."""
     texts = [IDS[:9], IDS[20:26], IDS, IDS[3:50]]
-    for text, found in zip(texts, model.score(texts), strict=True):
-        logits = np.array(stepped(model, text[:-1]), np.float64)
+    for text, found in zip(texts, any_model.score(texts), strict=True):
+        logits = np.array(stepped(any_model, text[:-1]), np.float64)
         wanted = logits - np.log(np.exp(logits - logits.max(axis=1, keepdims=True)).sum(axis=1, keepdims=True))
         wanted -= logits.max(axis=1, keepdims=True)
         assert np.abs(found.logprobs - wanted[np.arange(len(text) - 1), text[1:]]).max() < 1e-4
@@ -237,6 +237,28 @@ def test_a_long_rewind_continues_from_the_end_of_a_span_of_the_prompt(model: Mod
             (first[:50], 0),
             ([*first[:33], 7], 32),
             ([*first[:20], 7, 8, 9], 0),
+        ):
+            session.generate_ids(95 - len(session))
+            starts.clear()
+            session.hold(prompt)
+            assert same(session.logits(), fresh(model, prompt)), prompt
+            assert min(starts) == start, prompt
+
+
+@slow
+def test_a_convolution_continues_from_just_before_the_end_of_a_prompt() -> None:
+    """Its ring has what precedes each of the last tokens, so the snapshot need not be at the end of a span."""
+    starts = list[int]()
+    with opened(convolving()) as model, model.session() as session:
+        reach = session._reach
+        session._reach = lambda start, count=1: (starts.append(start), reach(start, count))
+        session.prefill(IDS)
+        for prompt, start in (
+            ([*IDS[:70], 5, 6], 70),
+            ([*IDS[:40], 7, 8, 9, 1], 0),
+            ([*IDS[:40], 7, 8, 9, 1, 2, 3], 36),
+            (IDS[:39], 38),
+            (IDS[:38], 0),
         ):
             session.generate_ids(95 - len(session))
             starts.clear()
@@ -334,16 +356,23 @@ def test_every_draw_is_that_of_float64(model: Model) -> None:
     assert greedy.passed, greedy
 
 
-def test_the_memory_of_delta_rules_does_not_grow_with_the_context() -> None:
-    """Qwen 3.5 0.8B as published takes 71 MB beside keys and values, which grow."""
-    shape = "family=qwen3_5_text,dim=1024,heads=8,kv_heads=2,head_dim=256,blocks=24,inner=3584,vocab=248320,context="
+@pytest.mark.parametrize(
+    ("layers", "most", "rings"),
+    [
+        ("family=qwen3_5_text,dim=1024,heads=8,kv_heads=2,head_dim=256,blocks=24,inner=3584,vocab=248320", 200e6, 72e6),
+        ("family=lfm2,dim=2048,heads=32,kv_heads=8,blocks=16,inner=8192,vocab=65536", 111e6, 2.7e6),
+    ],
+    ids=["Qwen 3.5 0.8B", "LFM2 1.2B"],
+)
+def test_rings_do_not_grow_with_the_context(layers: str, most: float, rings: float) -> None:
+    """Beside keys and values, which grow."""
     found = []
     for context in (4096, 16384):
-        plan = plan_for(ModelConfig.from_options(f"{shape}{context}"), "fast")
+        plan = plan_for(ModelConfig.from_options(f"{layers},context={context}"), "fast")
         sizes = {each.name: each.layout_within(16384).nbytes for each in plan.of_kind("cache")}
-        found.append(sum(size for name, size in sizes.items() if ".delta." in name))
-        assert context > 4096 or sum(sizes.values()) < 200e6
-    assert found[0] == found[1] < 72e6
+        found.append(sum(size for name, size in sizes.items() if ".delta." in name or ".conv." in name))
+        assert context > 4096 or sum(sizes.values()) < most
+    assert 0 < found[0] == found[1] < rings
 
 
 def test_more_rows_than_a_span_are_no_plan() -> None:

@@ -186,7 +186,8 @@ export function captured(recording, { sites, view, last_only: lastOnly }) {
     const { layout } = plan.textures[texture];
     const element = (head, token, n) => {
       if (view.cols === "slots") return elementIn(texels, layout, Math.floor(n / 64), head * 64 + (n % 64));
-      const line = (view.rows === "position" ? first : 0) + (view.rows === "only" ? 0 : token);
+      const place = (view.rows === "run" || view.rows === "only" ? 0 : first) + (view.rows === "only" ? 0 : token);
+      const line = typeof view.rows === "number" ? place % view.rows : place; // a slot of a ring, or a row
       const order = view.order.length ? view.order[n] : n;
       return elementIn(texels, layout, head * view.rows_apart + line, view.start + head * view.cols_apart + order);
     };

@@ -22,6 +22,7 @@ from glinfer.kernels.fused.changes import AHEAD, change_word
 from glinfer.kernels.fused.delta import SPAN, snapshot_slots
 from glinfer.kernels.fused.low_rank import ADAPTER
 from glinfer.kernels.fused.sample import best_candidate, best_candidates, ordinary, unsure
+from glinfer.lower.fused.caches import delta_layers
 from glinfer.lower.fused.choice import STEPS
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.program.session import Session
@@ -33,7 +34,7 @@ _MARGIN = 8
 
 
 class _Snapshot:
-    """What rolling caches hold at the end of a span of a prompt, so that a long rewind need not start from token 0."""
+    """What rolling caches hold near the end of a prompt, so that a long rewind need not start from token 0."""
 
     def __init__(self, bound: Session) -> None:
         """A snapshot of no tokens of a session's sequence."""
@@ -103,6 +104,8 @@ class CachedSession(DecodeSession):
         # Tokens from the first on that runs have reached, refused drafts included.
         self._reached = 0
         self._snapshot = _Snapshot(bound)
+        # States are there at the ends of spans alone; rings of inputs have what precedes each of the last tokens.
+        self._align = SPAN if delta_layers(self._config) else 1
         # Tokens of the sequence whose last residual stream is ready for the last block; 0: none is.
         self._residual_tokens = 0
         # Whether the cached keys use the second set of angles, in models with two.
@@ -182,15 +185,15 @@ class CachedSession(DecodeSession):
         turns, back = turn_places(self._ids) if pictured else (None, self._back)
         if not self._bound.observers and (pictured or self._prefill.as_chunk(end - self._cached)):
             self._residual_tokens = 0
-            span = (end - _MARGIN) // SPAN * SPAN if self._bound.plan.rewinds else 0
+            kept = (end - _MARGIN) // self._align * self._align if self._bound.plan.rewinds else 0
             while self._cached < end:
                 first = self._cached
-                ids = self._ids[first : span if first < span else end]
+                ids = self._ids[first : kept if first < kept and self._align > 1 else end]
                 chunk = self._companions.chunk(len(ids))
                 self._cached += chunk.run(ids, first, adapter=self.adapter, held=self._ids, long=self._long)
                 self._reach(first, self._cached - first)
-                if self._cached == span:
-                    self._snapshot.take(span)
+                if first < kept <= self._cached:
+                    self._snapshot.take(kept)
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):

@@ -1,9 +1,8 @@
-"""Short convolutions with a gate, C · conv(B · x), over a cache that has B · x of every position of a sequence.
+"""Short convolutions with a gate, C · conv(B · x), over a ring with B · x of a sequence's newest tokens.
 
-LFM2 (Liquid AI 2025) has them in place of attention. llama.cpp and transformers keep only the last rows of B · x of a
-sequence. Here a cache keeps all of them, like keys and values, and a token's position selects those that it sees. So
-sequences are copied, rewound, shared and drafted by the same rules. The ops read rows of :data:`PARTS` parts, each of
-whole blocks: B | C | x.
+LFM2 (Liquid AI 2025) has them in place of attention. The ring has room for as many tokens as a sequence can be rewound
+by, as that of a delta rule (:func:`glinfer.kernels.fused.delta.input_ring`). The op reads rows of :data:`PARTS` parts,
+each of whole blocks: B | C | x.
 """
 
 from __future__ import annotations
@@ -15,106 +14,70 @@ import numpy as np
 
 from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.dense import half_defines
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, padded, places_in, stored_places
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, padded, places_in
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
 
 PARTS = 3
 
 
-def store_gated(
-    name: str,
-    x: RowInterleaved,
-    cache: TensorSpec,
-    *,
-    rows: TensorSpec | None = None,
-    together: bool = False,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """``cache[base + position] = B[r] * x[r]`` for each row, with base and position from the table ``rows``.
-
-    x [rows, 3 · padded D] = B | C | x, cache [slots, D]. Without the table there is one row, of the token at the run
-    value position, in a sequence that begins in the first slot. Run value: rows, or position. For ``together`` see
-    :func:`glinfer.kernels.fused.tiles.store_rows`.
-    """
-    layout = block_layout(name, cache)
-    strip = together and layout.in_one_line
-    defines = [*half_defines(layout), ("STRIP", int(strip)), ("FACTOR_BLOCK", 2 * blocks_for(cache.shape[1]))]
-    how: dict[str, Any] = {"kernels": kernels, "shader": "store_rows"}
-    if rows is None:
-        defines.append(("ALONE", 1))
-        return block_draw(name, "conv.store", "store_gated_row", {"x": x}, cache, 1, defines, first="position", **how)
-    how |= {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
-    return block_draw(name, "conv.store", "store_gated", {"x": x, "rows": rows}, cache, "rows", defines, **how)
-
-
 def short_conv(
     name: str,
     x: RowInterleaved,
-    cache: TensorSpec,
+    inputs: TensorSpec,
     taps: TensorSpec,
     out: RowInterleaved,
     *,
     length: int,
+    every: int,
     rows: TensorSpec | None = None,
+    together: bool = False,
     slots: Extent = 1,
     kernels: KernelOptions,
 ) -> DrawSpec:
-    """``out[r] = C[r] * (bias + Σ over k of taps[k] * cache[base + position - length + 1 + k])``, out [rows, D].
+    """``out[r] = C[r] * (bias + Σ over k of taps[k] * u[position - length + 1 + k])``, ``u = B * x``, out [rows, D].
 
-    x and cache are as in :func:`store_gated`; a sequence has zeros before its first position. taps [length, D] may have
-    one more row, the bias. With the table ``rows`` it is computed for the rows of the first ``slots``
-    slots; without it for the token at the run value position, in a sequence that begins in the first slot.
+    x [rows, 3 · padded D] = B | C | x; inputs has u of each sequence's newest tokens in a ring, and before its first
+    position u is zero. With ``together`` the rows of a slot follow each other in a sequence, and inputs has only the
+    tokens before the run; otherwise also the rows' own. taps [length, D] may have one more row, the bias. With the
+    table ``rows``, of ``every`` slots a sequence, it is computed for the rows of the first ``slots`` slots; without it
+    for the token at the run value position, in the first ring.
     """
-    inputs: Inputs = {"x": x, "cache": cache, "taps": expect_table(name, taps), "rows": rows}
+    read: Inputs = {"x": x, "taps": expect_table(name, taps)}
+    if not together or length > 1:  # otherwise a row sees itself alone
+        read |= {"inputs": inputs, "rows": rows}
     defines = [
-        ("CACHE_SLOTS", cache.shape[0]),
+        ("RING", block_layout(name, inputs).every),
+        ("EVERY", every),
         ("ALONE", int(rows is None)),
+        ("TOGETHER", int(together)),
         ("LENGTH", length),
         ("BIASED", taps.shape[0] - length),
         ("GATE_BLOCK", blocks_for(out.cols)),
     ]
     how: dict[str, Any] = {"cells": True} if rows is not None else {"per_run": (("position", "position"),)}
     count = 1 if rows is None else slots
-    return block_draw(name, "conv.mixed", "short_conv", inputs, out, count, defines, kernels=kernels, **how)
-
-
-def _check_store(shapes: Shapes, params: Params) -> None:
-    shapes.expect(X_ROWS, None, PARTS * padded(shapes.by_name["output"][1]))
-    if "rows" not in shapes.by_name:
-        shapes.require(params["ROWS"] == 1, f"found {params['ROWS']} textures; expected one row")
-
-
-@op("store_gated_row", (), X_ROWS, _check_store, regions=X_ROWS)
-@op("store_gated", ("rows",), X_ROWS, _check_store, ("rows",), places=stored_places)
-def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    x = gathered(inputs, params)[: size[0]]
-    start = 2 * padded(size[1])
-    return np.asarray(x[:, : size[1]] * x[:, start : start + size[1]])
+    return block_draw(name, "conv.mixed", "short_conv", read, out, count, defines, kernels=kernels, **how)
 
 
 def _check_conv(shapes: Shapes, params: Params) -> None:
     width = shapes.by_name["output"][1]
     shapes.expect(X_ROWS, None, PARTS * padded(width))
-    shapes.expect("cache", None, width)
+    shapes.expect("inputs", None, width)
     shapes.expect("taps", params["LENGTH"] + params["BIASED"], width)
-    if params["ALONE"]:
-        shapes.require(params["position"] < shapes.rows("cache"), f"position {params['position']} is outside the cache")
 
 
 def _parts(params: Params) -> Mapping[str, Part]:
-    """The rows of the cache that each token sees; consecutive tokens share rows."""
+    """The rows of the ring that each token sees, without those of the run itself where these follow each other."""
     rows, length = 1 if params["ALONE"] else int(params["rows"]), int(params["LENGTH"])
-    together = "strip_first" in params or rows == 1
-    return {"cache": Part(rows + length - 1 if together else rows * length)}
+    return {"inputs": Part(length - 1 if params["TOGETHER"] else rows * length)}
 
 
 @op(
     "short_conv",
-    ("cache", "taps"),
-    (*X_ROWS, "rows"),
+    ("taps",),
+    (*X_ROWS, "inputs", "rows"),
     _check_conv,
     ("rows",),
     regions=(*X_ROWS, "output"),
@@ -122,12 +85,18 @@ def _parts(params: Params) -> Mapping[str, Part]:
 )
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, length, width = gathered(inputs, params, size[0]), int(params["LENGTH"]), size[1]
-    cache, taps = float64(inputs, ["cache", "taps"])
-    gates = x[:, padded(width) :][:, :width]
-    found = np.zeros((len(x), width))
-    for row, (position, base) in enumerate(places_in(inputs, params)[: len(x)]):
+    *kept, taps = float64(inputs, [*(["inputs"] if "inputs" in inputs else []), "taps"])
+    b, gates, given = x.reshape(len(x), PARTS, -1)[:, :, :width].transpose(1, 0, 2)
+    places = places_in(inputs, params) if kept else [(0, 0)] * len(x)
+    ring, found = int(params["RING"]), np.zeros((len(x), width))
+    for row, (position, base) in enumerate(places[: len(x)]):
+        sequence, offset = divmod(base, int(params["EVERY"]))
         sums = taps[length].copy() if params["BIASED"] else np.zeros(width)
-        for k in range(max(0, length - 1 - position), length):
-            sums += taps[k] * cache[min(base + position - length + 1 + k, len(cache) - 1)]
+        for back in range(min(length - 1, position), -1, -1):
+            if params["TOGETHER"] and back <= row and places[row - back] == (position - back, base):
+                seen = b[row - back] * given[row - back]
+            else:
+                seen = kept[0][sequence * ring + (offset + position - back) % ring]
+            sums += taps[length - 1 - back] * seen
         found[row] = gates[row] * sums
     return found

@@ -61,6 +61,17 @@ def input_ring(taps: int) -> int:
     return _grouped(max(REWINDS + taps, SPAN))
 
 
+def input_layout(taps: int, floats: int, sequences: int, max_texture_size: int) -> BlockLayout:
+    """The layout of a ring with such inputs for each sequence; PlanError if it does not fit such a texture."""
+    return _ring(input_ring(taps), floats, sequences, max_texture_size)
+
+
+def _ring(slots: int, floats: int, sequences: int, max_texture_size: int, together: int = _TOGETHER) -> BlockLayout:
+    """Float32 whatever the format of other caches, since errors of a state go on from span to span."""
+    shape = sequences * slots, floats
+    return BlockLayout.by_block(shape, max_texture_size, every=slots, rolls=True, together=together)
+
+
 class DeltaHeads:
     """The parts of the rows that the passes of a delta rule read and write, each from a whole block on.
 
@@ -103,19 +114,12 @@ class DeltaHeads:
     def layouts(self, taps: int, sequences: int, max_texture_size: int) -> dict[str, BlockLayout]:
         """The layouts of the caches of ``sequences`` sequences by name: inputs, rows, and both states.
 
-        All are float32 whatever the format of other caches, since errors of a state go on from span to span.
-
         Raises:
             PlanError: one does not fit such textures.
         """
-
-        def ring(slots: int, floats: int, together: int = _TOGETHER) -> BlockLayout:
-            shape = sequences * slots, floats
-            return BlockLayout.by_block(shape, max_texture_size, every=slots, rolls=True, together=together)
-
-        state = ring(self.state_rows, self.rule.values, self.state_rows)  # each block of a state is in one line
-        inputs = ring(input_ring(taps), self.a_at)
-        return {"inputs": inputs, "cache": ring(RING, self.kept), "state.0": state, "state.1": state}
+        sizes, whole = (sequences, max_texture_size), self.state_rows  # each block of a state is in one line
+        inputs, state = input_layout(taps, self.a_at, *sizes), _ring(whole, self.rule.values, *sizes, whole)
+        return {"inputs": inputs, "cache": _ring(RING, self.kept, *sizes), "state.0": state, "state.1": state}
 
     def defines(self) -> Defines:
         """The defines of shaders/common/delta.glsl."""

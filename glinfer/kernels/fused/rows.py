@@ -155,8 +155,8 @@ def places_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, in
 
 
 def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
-    """For an oracle: the cache slots of the tokens of the first ``rows`` rows of a table."""
-    table = inputs["rows"][:rows].astype(np.intp)
+    """For an oracle: the cache slots of the tokens of ``rows`` rows of a table, by default the first ones."""
+    table = inputs["rows"][int(params.get("first_row", 0)) :][:rows].astype(np.intp)
     if "RING" not in params:
         return np.asarray(table[:, POSITION] + table[:, BASE])
     sequences, offsets = np.divmod(table[:, BASE], int(params["EVERY"]))

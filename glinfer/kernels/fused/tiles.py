@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.kernels.fused.cached import (
     SLOT_TOKENS,
     Heads,
@@ -27,7 +27,7 @@ from glinfer.kernels.fused.cached import (
     values_of,
 )
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout
-from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered, stored_places
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered, padded, stored_places
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
@@ -95,22 +95,29 @@ def store_rows(
     kernels: KernelOptions,
     kind: str = "attn.store",
     ring: tuple[int, int] | None = None,
+    gated: bool = False,
 ) -> DrawSpec:
     """``cache[base + position] = x[r]`` for each row, with base and position from the table ``rows``. Run value: rows.
 
-    Columns of x beyond the cache's are not stored. With ``ring``, its slots and the slots of a sequence in the table,
-    the cache has a ring for each sequence.
+    Columns of x beyond the cache's are not stored. With ``gated`` x is B | C | x as for
+    :func:`glinfer.kernels.fused.convolve.short_conv`, and B · x is stored. With ``ring``, its slots and the slots of a
+    sequence in the table, the cache has a ring for each sequence.
 
     ``together`` means that the rows' slots are consecutive from the run value strip_first on; the cache's blocks aside
-    are then not written. For a cache in bytes this draw rounds the numbers; x then also has columns of queries, which
-    are not stored.
+    are then not written. Of rows together in a ring only the last ones are stored, which fit: ``last.{slots}`` rows
+    from row ``first_row.{slots}`` on. For a cache in bytes this draw rounds the numbers; x then also has columns of
+    queries, which are not stored.
     """
     layout = block_layout(name, cache)
-    strip = together and layout.in_one_line
+    strip = together and layout.in_one_line and ring is None
     cols = layout.kept_cols if strip and layout.aside else cache.shape[1]
     defines = [("STRIP", int(strip)), *(() if ring is None else zip(("RING", "EVERY"), ring, strict=True))]
+    defines += _factor(cache, gated=gated)
     how: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
     how |= {"kernels": kernels, "size": ("rows", cols)}
+    if together and ring is not None:
+        defines.append(("LAST_ROWS", 1))
+        how |= {"size": (f"last.{ring[0]}", cols), "per_run": (("first_row", f"first_row.{ring[0]}"),)}
     return block_draw(name, kind, "store_rows", {"x": x, "rows": rows}, cache, "rows", defines, **how)
 
 
@@ -121,15 +128,22 @@ def store_row(
     *,
     kind: str = "attn.store",
     first: str = "position",
+    gated: bool = False,
     kernels: KernelOptions,
 ) -> DrawSpec:
     """``cache[first] = x[0]``, the row of one token, in a sequence that begins in the first slot.
 
-    x [1, cols] is in one tensor; otherwise as :func:`store_rows`. ``kind`` is the group in tables of draws. Run value:
-    ``first``.
+    x [1, cols] is in one tensor; otherwise it and ``gated`` are as in :func:`store_rows`. ``kind`` is the group in
+    tables of draws. Run value: ``first``.
     """
     how: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": first}
-    return block_draw(name, kind, "store_row", {"x": x}, cache, 1, [("STRIP", 0), ("ALONE", 1)], **how)
+    defines = [("STRIP", 0), ("ALONE", 1), *_factor(cache, gated=gated)]
+    return block_draw(name, kind, "store_row", {"x": x}, cache, 1, defines, **how)
+
+
+def _factor(cache: TensorSpec, *, gated: bool) -> list[tuple[str, int]]:
+    """The define of the first block of a row's third part, by which the first part is multiplied."""
+    return [("FACTOR_BLOCK", 2 * blocks_for(cache.shape[1]))] if gated else []
 
 
 def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
@@ -157,9 +171,10 @@ def _check_values(shapes: Shapes, params: Params) -> None:
 
 
 def _check_store(shapes: Shapes, params: Params) -> None:
-    cols = shapes.by_name["x0"][1]
+    cols, needed = shapes.by_name["x0"][1], shapes.by_name["output"][1]
+    if "FACTOR_BLOCK" in params:
+        cols = needed = 3 * padded(needed)
     shapes.expect(X_ROWS, None, cols)
-    needed = shapes.by_name["output"][1]
     # No block, or group of bytes, has both stored and other columns.
     whole = needed % (GROUP if "OUT_SCALES_AT" in params else BLOCK_FLOATS) == 0
     shapes.require(cols == needed or (whole and cols > needed), f"x has {cols} columns; the cache stores {needed}")
@@ -240,7 +255,9 @@ _STORE: dict[str, Any] = {"either": ("output",)}
 @op("store_rows", ("rows",), X_ROWS, _check_store, ("rows",), places=stored_places, **_STORE)
 @op("store_row", (), X_ROWS, _check_store, regions=X_ROWS, **_STORE)
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    return gathered(inputs, params)[: size[0], : size[1]]
+    x = gathered(inputs, params)[int(params.get("first_row", 0)) :][: size[0]]
+    first, start = x[:, : size[1]], BLOCK_FLOATS * int(params.get("FACTOR_BLOCK", 0))
+    return np.asarray(first * x[:, start : start + size[1]]) if start else first
 
 
 def _check_take(shapes: Shapes, params: Params) -> None:

@@ -1,17 +1,17 @@
-"""The layouts of the caches of layers: keys and values, inputs of convolutions, and rings of delta rules and scans."""
+"""The layouts of the caches of layers: keys and values, and rings of convolutions, delta rules and scans."""
 
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout
 from glinfer.kernels.fused.cached import SLOT_TOKENS, Heads, score_slots
-from glinfer.kernels.fused.delta import RING, DeltaHeads, input_ring
+from glinfer.kernels.fused.delta import RING, DeltaHeads, input_layout, input_ring
 from glinfer.lower.weights.recipe import Recipes
 from glinfer.quant.formats import CacheChoice
 
 
 def attention_layout(heads: Heads, slots: int, every: int, format_name: str, max_texture_size: int) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`, or PlanError."""
+    """The layout of one layer's keys and values, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`."""
     bytes_alone = format_name == BYTES
     shape, aside = (slots, heads.queries_at if bytes_alone else heads.cols), 0 if bytes_alone else heads.aside
     return BlockLayout.by_block(shape, max_texture_size, aside=aside, every=every, format_name=format_name)
@@ -24,31 +24,23 @@ def delta_layers(config: ModelConfig) -> list[int]:
 
 def rings_of(config: ModelConfig) -> list[int]:
     """The slots of a sequence in each ring of a model's caches."""
-    taps = {config.layer(layer).taps for layer in delta_layers(config)}
-    return sorted({RING, *map(input_ring, taps)}) if taps else []
+    taps = {config.layer(layer).taps for layer in range(config.num_hidden_layers)} - {0}
+    return sorted({*map(input_ring, taps), *([RING] if delta_layers(config) else [])})
 
 
 def layer_cache_layouts(
     recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
 ) -> tuple[BlockLayout, ...]:
     """The layouts of all caches of one layer; PlanError if one does not fit such textures."""
-    of = recipes.config.layer(layer)
+    of, sequences = recipes.config.layer(layer), slots // every
     found: list[BlockLayout] = []
-    if of.attends or of.convolves:
-        found.append(layer_cache_layout(recipes, layer, slots, every, formats, max_texture_size))
+    if of.attends:
+        found.append(attention_layout(recipes.heads(layer), slots, every, formats.attention, max_texture_size))
+    if of.convolves:
+        found.append(input_layout(of.taps, recipes.config.hidden_size, sequences, max_texture_size))
     if of.delta is not None:
-        found += DeltaHeads(of.delta).layouts(of.taps, slots // every, max_texture_size).values()
+        found += DeltaHeads(of.delta).layouts(of.taps, sequences, max_texture_size).values()
     return tuple(found)
-
-
-def layer_cache_layout(
-    recipes: Recipes, layer: int, slots: int, every: int, formats: CacheChoice, max_texture_size: int
-) -> BlockLayout:
-    """The layout of one layer's cache, see :meth:`glinfer.lower.fused.lowering.Lowering.layer_cache`, or PlanError."""
-    if recipes.config.layer(layer).convolves:
-        shape = slots, recipes.config.hidden_size
-        return BlockLayout.by_block(shape, max_texture_size, every=every, format_name=formats.convolution)
-    return attention_layout(recipes.heads(layer), slots, every, formats.attention, max_texture_size)
 
 
 def cache_slots(config: ModelConfig) -> int:

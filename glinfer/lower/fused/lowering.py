@@ -18,7 +18,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.model import graph_of
 from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
 from glinfer.kernels.flat.delta import DELTA_EPS
-from glinfer.kernels.fused.convolve import PARTS, short_conv, store_gated
+from glinfer.kernels.fused.convolve import PARTS, short_conv
 from glinfer.kernels.fused.delta import (
     RING,
     DeltaHeads,
@@ -31,6 +31,7 @@ from glinfer.kernels.fused.delta import (
     delta_scores,
     delta_solve,
     delta_unit,
+    input_layout,
     input_ring,
 )
 from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
@@ -44,7 +45,7 @@ from glinfer.kernels.fused.rowwise import gate_heads, xielu_rows
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
 from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.fused.caches import layer_cache_layout
+from glinfer.lower.fused.caches import attention_layout
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.weights.fold import Weight, Weights
 from glinfer.lower.weights.recipe import Recipe, head_floats
@@ -150,8 +151,10 @@ class Lowering(ABC):
         """Draw x in one tensor, a row a slot, which is called ``name``."""
 
     @abstractmethod
-    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
-        """Draw the copy of rows to their tokens' slots in a cache, or in rings of ``ring`` slots unless that is 0."""
+    def store(
+        self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0, *, gated: bool = False
+    ) -> None:
+        """Draw the copy of rows, or of B · x, to their tokens' slots in a cache, or in rings of ``ring`` slots."""
 
     @abstractmethod
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
@@ -202,12 +205,11 @@ class Lowering(ABC):
     def layer_cache(self, layer: int) -> TensorSpec:
         """The cache of one layer: keys and values of tokens, queries once for each ``every`` tokens.
 
-        In bytes it has no queries. Of a convolution it is B · x of each token. Layers that share keys and values share
-        a cache.
+        In bytes it has no queries. Layers that share keys and values share a cache.
         """
-        formats, size, source = self.cache_format, self.max_texture_size, self.config.layer(layer).source
-        layer = layer if source is None else source
-        layout = layer_cache_layout(self.recipes, layer, self.cache_slots, self.every, formats, size)
+        layer = layer if (source := self.config.layer(layer).source) is None else source
+        slots, form = (self.cache_slots, self.every), self.cache_format.attention
+        layout = attention_layout(self.recipes.heads(layer), *slots, form, self.max_texture_size)
         return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
 
     def weight(self, name: str, among: Iterable[Weight]) -> TensorSpec:
@@ -290,19 +292,23 @@ class Lowering(ABC):
             self.after_mixing(layer, found)
 
     def convolve(self, layer: int, node: Convolution, *, ends: bool) -> RowInterleaved | None:
-        """Draw the three parts of a layer's convolution, the product of two into the cache, and the rest."""
-        name, width = f"h.{layer}.conv", self.config.hidden_size
-        cache, x = self.layer_cache(layer), self.rows("conv.projected", PARTS * padded(width))
-        table: dict[str, Any] = {"rows": self.table, "kernels": self.kernels}
+        """Draw a layer's convolution; rows that follow each other may exceed its ring, and are stored last."""
+        name, width, length = f"h.{layer}.conv", self.config.hidden_size, node.conv.weight.shape[2]
+        layout = input_layout(length, width, self.cache_slots // self.every, self.max_texture_size)
+        inputs = self.plan.laid_out(f"{name}.inputs", "cache", layout)
+        x = self.rows("conv.projected", PARTS * padded(width))
         self.product(self.recipes.mixing_in(layer), self.hidden[0], x)
-        self.plan.draw(store_gated(f"{name}.store", x, cache, together=self.together, **table))
-        self.value(f"blocks.{layer}.conv.gated", View(width, rows="position"))
-        if ends:
-            return None
-        taps, mixed = self.of_layer(layer, "conv.taps"), self.rows("conv.mixed", width)
-        length = node.conv.weight.shape[2]
-        self.plan.draw(short_conv(f"{name}.mixed", x, cache, taps, mixed, length=length, slots=self.used, **table))
-        self.value(f"blocks.{layer}.conv.mixed", View(width))
+        if not self.together:
+            self.store(f"{name}.store", x, inputs, "conv.store", layout.every, gated=True)
+            self.value(f"blocks.{layer}.conv.gated", View(width, rows=layout.every))
+        mixed = None if ends else self.rows("conv.mixed", width)
+        if mixed is not None:
+            taps, how = self.of_layer(layer, "conv.taps"), {**self.in_slots, "together": self.together}
+            how |= {"rows": self.table, "length": length, "every": self.every}
+            self.plan.draw(short_conv(f"{name}.mixed", x, inputs, taps, mixed, **how))
+            self.value(f"blocks.{layer}.conv.mixed", View(width))
+        if self.together:
+            self.store(f"{name}.store", x, inputs, "conv.store", layout.every, gated=True)
         return mixed
 
     def attention(self, layer: int, node: Attention, *, ends: bool) -> RowInterleaved | TensorSpec | None:

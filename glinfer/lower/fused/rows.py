@@ -39,7 +39,7 @@ from glinfer.kernels.fused.sample import pick_rows
 from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.kernels.spec import RunValue, TensorSpec
-from glinfer.lower.fused.caches import delta_layers
+from glinfer.lower.fused.caches import delta_layers, rings_of
 from glinfer.lower.fused.lowering import PROJECTED, Lowering
 from glinfer.lower.fused.token import stream_before
 from glinfer.lower.options import PlanOptions
@@ -195,8 +195,11 @@ class _RowsLowering(Lowering):
         self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0] if out is None else out, **how))
         self.embed_layers()
 
-    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
-        how: dict[str, Any] = {"together": self.together and not ring, "kernels": self.kernels, "kind": kind}
+    def store(
+        self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0, *, gated: bool = False
+    ) -> None:
+        together = self.together and self.plan.max_rows > ring
+        how: dict[str, Any] = {"together": together, "gated": gated, "kernels": self.kernels, "kind": kind}
         how["ring"] = (ring, self.every) if ring else None
         self.plan.draw(store_rows(name, x, self.table, cache, **how))
 
@@ -303,6 +306,11 @@ class ChunkLowering(_RowsLowering):
         ]
         if self.few and kernels.split_values:
             values.append(RunValue("score_groups", 1, groups, seen))
+        for ring in rings_of(config):
+            if ring < rows:
+                last = f"last.{ring}"
+                values.append(RunValue(last, 1, ring, ("min", "rows", ring)))
+                values.append(RunValue(f"first_row.{ring}", 0, rows - ring, ("add", "rows", ("multiply", last, -1))))
         self.config = config
         self.rows_per_draw, self._few_chunk_rows = kernels.rows_per_draw, few_chunk_rows(options)
         values += self.further_values(rows)

@@ -132,9 +132,11 @@ class _TokenLowering(Lowering):
     def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
         return self.row_vector(name, ranks)
 
-    def store(self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0) -> None:
+    def store(
+        self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0, *, gated: bool = False
+    ) -> None:
         first = f"ring.{ring}" if ring else "position"
-        self.plan.draw(store_row(name, x, cache, kind=kind, first=first, kernels=self.kernels))
+        self.plan.draw(store_row(name, x, cache, kind=kind, first=first, gated=gated, kernels=self.kernels))
 
     def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved:
         heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"
