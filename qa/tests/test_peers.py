@@ -23,8 +23,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
 from glinfer.formats.gguf.write import write_gguf
+from qa.peers import llama
 from qa.peers import peer as peers
-from qa.peers.llama import open_llama
 from qa.peers.peer import Logits, Peer, open_peers
 
 pytestmark = pytest.mark.gl
@@ -158,7 +158,7 @@ def test_no_room_for_the_temporary_file(tmp_path: Path, monkeypatch: pytest.Monk
     gguf_or_skip()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
     with pytest.raises(InputError, match=r"cannot write a temporary model for llama.cpp: No such file or directory"):
-        next(iter(open_llama(random_checkpoint(SMALL), 1)))
+        next(iter(llama.opened(random_checkpoint(SMALL), 1)))
 
 
 # transformers
@@ -253,7 +253,7 @@ class Recorded(OraclePeer):
 
     closed = 0
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self.closed += 1
 
 
@@ -295,7 +295,6 @@ def test_an_engine_that_fails_closes_those_before_it(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(peers, "_engine", engine)
     with pytest.raises(InputError, match=r"^no$"):
         open_peers(["torch", "torch", "llama-cpp"], random_checkpoint(SMALL))
-    first.close()
     assert first.closed == 1
     assert calls == ["torch"], "a name given twice is opened once"
 
