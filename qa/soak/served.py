@@ -98,12 +98,8 @@ def serve(
 ) -> None:
     """Serve until standard input ends, and answer each of its lines.
 
-    Args:
-        models: path of each model by its name.
-        adapters: path of each adapter by its name, by the model that it belongs to.
-        slots: sequences of a model at once.
-        waiting: sequences of a model that may wait.
-        keys: the keys of clients; without keys none is required.
+    ``models`` and ``adapters`` of a model are paths by name; ``waiting`` sequences of a model may wait for its
+    ``slots``. Without ``keys`` clients need none.
     """
     scheduler = SchedulerOptions(slots=slots)
     sources = [
