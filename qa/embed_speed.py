@@ -62,14 +62,16 @@ def embed_speed_command(
     report["texts_per_second"] = {name: len(texts) / seconds for name, seconds in best.items()}
     if peer is not None:
         own, other = (np.asarray(each, np.float64) for each in found.values())
-        report["ratio"] = best["glinfer"] / best["sentence-transformers"]
-        report["largest_difference"] = float(np.abs(own - other).max())
-        cosines = (own * other).sum(axis=1) / np.linalg.norm(own, axis=1) / np.linalg.norm(other, axis=1)
-        report["smallest_cosine"] = float(cosines.min())
-        ours, theirs = nearest(own), nearest(other)
         unit = own / np.linalg.norm(own, axis=1, keepdims=True)
-        report["same_neighbours"] = int((ours == theirs).sum())
-        report["largest_lead"] = float((unit * (unit[ours] - unit[theirs])).sum(axis=1).max())
+        cosines = (unit * other).sum(axis=1) / np.linalg.norm(other, axis=1)
+        ours, theirs = nearest(own), nearest(other)
+        report |= {
+            "ratio": best["glinfer"] / best["sentence-transformers"],
+            "largest_difference": float(np.abs(own - other).max()),
+            "smallest_cosine": float(cosines.min()),
+            "same_neighbours": int((ours == theirs).sum()),
+            "largest_lead": float((unit * (unit[ours] - unit[theirs])).sum(axis=1).max()),
+        }
     if as_json:
         print_json(report)
         return
