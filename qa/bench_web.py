@@ -186,11 +186,7 @@ def _driven(node: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compared(timings: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
-    """Add medians, and what each engine differs by from glinfer with weights of the same format.
-
-    Raises:
-        InputError: an engine computes something else.
-    """
+    """Add medians, and what each engine differs by from glinfer with weights of the same format."""
     ours = {way["weights"]: found for way, found in zip(ways, timings["ways"], strict=True) if way["peer"] == "glinfer"}
     for way, found in zip(ways, timings["ways"], strict=True):
         judge = ours.get(way["weights"], ours[min(ours)])

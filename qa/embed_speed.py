@@ -102,11 +102,7 @@ def nearest(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
 
 
 def sentences(path: str | None, count: int) -> list[str]:
-    """The first texts of a file, or random words.
-
-    Raises:
-        InputError: the file has no text.
-    """
+    """The first texts of a file, or random words."""
     if path is None:
         random = np.random.default_rng(0)
         lengths = random.integers(3, 41, count)

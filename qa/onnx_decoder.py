@@ -27,11 +27,7 @@ _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads
 
 
 def write_onnx_decoder(checkpoint: Checkpoint, folder: Path, *, weights: str) -> None:
-    """Write ``config.json`` and ``onnx/model.onnx``, with weights in float32 (``f32``) or int8 (``q8``).
-
-    Raises:
-        InputError: the model is of another kind.
-    """
+    """Write ``config.json`` and ``onnx/model.onnx``, with weights in float32 (``f32``) or int8 (``q8``)."""
     if checkpoint.config.model_type not in ("gab", "llama"):
         raise InputError(f"found a model of {checkpoint.config.model_type}; expected gab or llama")
     (folder / "onnx").mkdir(parents=True)

@@ -366,11 +366,7 @@ def differing(chosen: Iterable[Program], record: Mapping[str, Sequence[str]]) ->
 
 
 def difference(program: Program, root: Path) -> str:
-    """The facts of a program that differ in another checkout.
-
-    Raises:
-        InputError: it cannot tell the facts.
-    """
+    """The facts of a program that differ in another checkout."""
     command = [sys.executable, "-m", "qa", "programs", "--show", program.key]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -51,11 +51,7 @@ class Verdict(NamedTuple):
 
 
 def check_texts(faults: Sequence[Fault]) -> None:
-    """Check that the text of each fault is in its file exactly once.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Check that the text of each fault is in its file exactly once."""
     for fault in faults:
         file = ROOT / fault.path
         count = file.read_text("utf-8").count(fault.old) if file.is_file() else 0
@@ -68,11 +64,7 @@ def check_texts(faults: Sequence[Fault]) -> None:
 
 @contextlib.contextmanager
 def copied() -> Iterator[Path]:
-    """Yield a temporary copy of the checkout's files, committed or not, without those that git ignores.
-
-    Raises:
-        InputError: this is not a git checkout.
-    """
+    """Yield a temporary copy of the checkout's files, committed or not, without those that git ignores."""
     try:
         listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     except (StepError, OSError):
@@ -112,11 +104,7 @@ class Judge:
     """Runs the tests of one copy."""
 
     def __init__(self, copy: Path, suite: str, *, rooms_only: bool, workers: int) -> None:
-        """Check that Python imports the copy's package; the options are those of the command.
-
-        Raises:
-            InputError: it imports another one.
-        """
+        """Check that Python imports the copy's package; the options are those of the command."""
         self._copy, self._suite, self._rooms_only = copy, suite, rooms_only
         self._left_out: list[str] = []
         spread = ("-n", str(workers), "--dist", "worksteal") if workers else ()

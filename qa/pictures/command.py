@@ -52,11 +52,7 @@ class Studio:
 
     @cached_property
     def browser(self) -> Browser:
-        """Chromium.
-
-        Raises:
-            InputError: it, or what drives it, is not here.
-        """
+        """Chromium."""
         node, chromium = shutil.which("node"), next(filter(None, map(shutil.which, _BROWSERS)), None)
         if node is None or chromium is None:
             raise InputError("found no Chromium or no Node.js, which take pictures of pages; run scripts/setup_web.sh")

@@ -154,11 +154,7 @@ def turns(aged: Load, new: Load, pairs: int, on_progress: StagedProgress) -> lis
 
 
 def _counts(process: subprocess.Popen[str]) -> Sample:
-    """What the server's process holds.
-
-    Raises:
-        InputError: it has ended.
-    """
+    """What the server's process holds."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(OSError):
