@@ -1,9 +1,7 @@
 """Stop ``run-batch`` or ``generate --batch`` in every rough way again and again; no result may be lost or changed.
 
-A batch runs once without a stop. Then it runs with another file for results, and is stopped at random moments:
-SIGKILL, SIGTERM and SIGINT while it starts, while it writes and in between; a file size limit in the middle of a line;
-lines cut off at their end. After each stop the whole lines that were there have to be there still, byte for byte. It is
-started again until it is done, and then has the lines of the run without a stop.
+After each stop the whole lines that were there have to be there still, byte for byte. At the end the lines are those of
+a run without a stop.
 """
 
 from __future__ import annotations
@@ -254,18 +252,8 @@ def torment(
 ) -> BatchCommand:
     """Stop a batch in every way, with a line for each stop; returns the command with its counts.
 
-    Args:
-        folder: an empty folder; everything stays in it.
-        prompts: prompts of the batch.
-        kills: signals that have to end a run.
-        full: limits on the file's size that have to end a run.
-        seed: seed of prompts, moments and damage.
-        form: the form of the batch.
-        devices: run requests by processes on these devices, some of which are killed in one more run.
-
-    Raises:
-        BrokenPromiseError: something was lost, doubled or changed.
-        InputError: the runs are too short to be stopped.
+    ``kills`` signals and ``full`` limits on the file's size have to end a run. Processes on ``devices`` run requests, and
+    some are killed in one more run. Everything stays in ``folder``, which is empty.
     """
     rng, rounds = random.Random(seed), 1
     model, _ = write_demo(folder / "model", ModelConfig.from_options(SHAPE))

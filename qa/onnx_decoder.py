@@ -1,8 +1,7 @@
 """A checkpoint as the ONNX file that transformers.js takes: a decoder with a cache, of Gab's kind or Llama's.
 
-The graph is that of the files people publish for it: ``GroupQueryAttention`` of ONNX Runtime with rotary positions in
-it, one product for each matrix, logits of the last token alone. In int8, products are ``MatMulInteger`` with a scale
-for each output and inputs rounded as they come, which is ONNX Runtime's dynamic quantisation.
+It is like those that people publish: ``GroupQueryAttention`` of ONNX Runtime, one product for each matrix, logits of
+the last token alone. int8 is ONNX Runtime's dynamic quantisation: ``MatMulInteger`` with a scale for each output.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""``python -m qa serve-load``: clients that ask without a pause, beside a batch of the same prompts.
+"""``python -m qa serve-load``: clients that stream completions without a pause, beside a batch of the same prompts.
 
-``glinfer serve`` runs in a process of its own. Each client streams one completion after the other over a connection of
-its own, by the model's default sampling. Before and after, ``glinfer generate --batch`` runs the same prompts by the
-same sampling in as many slots, since a machine that others use too is not equally fast all the time.
+The batch runs before and after, since a machine that others use too is not equally fast all the time.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 import httpx
@@ -55,20 +53,13 @@ def batch_rate(model: str, folder: Path, prompts: Sequence[str], slots: int, max
 
 
 @contextmanager
-def started(
-    command: Sequence[str], log: int | IO[str] = subprocess.PIPE
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def started(command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address and the process of a server, ready; it ends with the block.
 
-    Args:
-        command: starts a server whose first line on standard output has its address, as that of ``glinfer serve``.
-        log: takes its standard error. A server that writes much there stands still when a pipe is full.
-
-    Raises:
-        InputError: it has not started.
+    The first line on its standard output has its address, as that of ``glinfer serve``.
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=log, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://\S+(?=/v1)", process.stdout.readline())
@@ -76,7 +67,7 @@ def started(
             while found is None or not _ready(found[0]):
                 if process.poll() is not None or found is None or time.monotonic() > deadline:
                     process.kill()
-                    said = ((process.communicate()[1] or "").strip().splitlines() or ["it was not ready in time"])[-1]
+                    said = (process.communicate()[1].strip().splitlines() or ["it was not ready in time"])[-1]
                     raise InputError(f"the server has not started: {said}")
                 time.sleep(0.05)
             yield found[0], process

@@ -1,8 +1,4 @@
-"""Whether the samples of a long run stay as they were.
-
-A warm-up, which does not count, makes what is made once and kept: programs, scratch textures, plans for many rows. Then
-the medians of the first and of the last quarter of the samples are compared.
-"""
+"""Whether the samples of a long run stay as they were: medians of their first and last quarter are compared."""
 
 from __future__ import annotations
 

@@ -1,13 +1,7 @@
 """``python -m qa soak``: load a server for long, and check that its process and its answers stay as they were.
 
-Clients ask ``glinfer serve``'s own server for everything at once (:mod:`qa.soak.requests`), some of them going away in
-the middle. From time to time they pause, until the server has nothing to do, and a sample is taken of its process
-(:mod:`qa.soak.served`). The requests are a few hundred, drawn by a seed, and come again and again. At the end each is
-sent once more, alone, to a new server with one place, by a client whose key it has never seen, so that nothing that
-others have asked is reused: every answer of the whole run has to be that one, letter for letter.
-
-Whether the server has become slower is seen beside a new one, to which the same requests are sent in turns with it: a
-machine is not equally fast for an hour, whatever runs on it.
+At the end each request is sent alone to a new server with one place, by a client whose key it has never seen, so that
+nothing that others have asked is reused. Speed is compared with a new server in turns, as a machine's varies by itself.
 """
 
 from __future__ import annotations
@@ -79,16 +73,11 @@ def soak_server(
         model: the model to serve, which has a tokenizer; small random ones that chat and embed are served beside it.
         tokens: tokens of prompts and answers, as the server counts them.
         seconds: limit for warm-up, load and samples; the round of requests that is under way then comes to its end.
-        clients: how many ask at once.
-        slots: sequences of a model at once.
-        seed: seed of the requests and of their order.
-        requests: how many different requests there are.
+        clients, slots: how many ask at once, and sequences of a model at once.
+        seed, requests: of the requests and of their order; how many different ones there are.
         samples: samples to take, evenly from the end of the warm-up to the end; fewer where the time ends before.
         pairs: turns of the server and of a new one at the end, in each of which both have every request once.
         on_progress: receives (stage, what is done of it, all of it), in thousandths of the run, or in requests.
-
-    Raises:
-        InputError: the server has not started.
     """
     began, asked = time.perf_counter(), draw_requests(seed, requests)
     answers, alone, stopped, renderer = Answers(asked), Answers(asked), "", ""

@@ -42,15 +42,7 @@ Drawn = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class Asked:
-    """A request.
-
-    Attributes:
-        kind: the kind of request, by which answers are counted.
-        path: the route.
-        body: the body, as JSON.
-        leaves_after: pieces of the stream after which the client goes away; None if it waits for the end.
-        refused: whether the answer has to be a refusal.
-    """
+    """A request of a kind, whose client may go away after some pieces of the stream, or which has to be refused."""
 
     kind: str
     path: str

@@ -1,7 +1,7 @@
 """The server of a soak: that of ``glinfer serve``, in a process of its own, which counts itself when it is asked.
 
-``python -m qa.soak.served SETTINGS``, with the arguments of :func:`serve` as JSON. It says where it listens as
-``glinfer serve`` does. Each line on its standard input is answered by a line of JSON, and it ends with that input.
+``python -m qa.soak.served SETTINGS`` takes the arguments of :func:`serve` as JSON, and says where it listens. Each line
+on its standard input is answered by a line of JSON, and it ends with that input.
 """
 
 from __future__ import annotations
