@@ -252,8 +252,8 @@ def torment(
 ) -> BatchCommand:
     """Stop a batch in every way, with a line for each stop; returns the command with its counts.
 
-    ``kills`` signals and ``full`` limits on the file's size have to end a run. Processes on ``devices`` run requests, and
-    some are killed in one more run. Everything stays in ``folder``, which is empty.
+    ``kills`` signals and ``full`` limits on the file's size have to end a run. Processes on ``devices`` run requests,
+    and some are killed in one more run. Everything stays in ``folder``, which is empty.
     """
     rng, rounds = random.Random(seed), 1
     model, _ = write_demo(folder / "model", ModelConfig.from_options(SHAPE))

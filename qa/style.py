@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from glinfer.errors import InputError
-from qa.steps import ROOT
+from qa.steps import ROOT, StepError, run
 
 ALLOWED = {"README.md": 0, "docs": 0, "examples": 0, "glinfer": 0, "qa": 0, "scripts": 0, "shaders": 0, "web": 0}
 ENDINGS = {".py", ".md", ".js", ".mjs", ".html", ".frag", ".vert", ".glsl", ".sh"}
@@ -65,10 +64,10 @@ def listed(place: Path) -> list[str]:
 
 def weak_subjects(commits: str) -> list[str]:
     """The commits of a range whose subject does not begin with a verb for what the code does."""
-    log = subprocess.run(("git", "log", "--format=%h %s", commits, "--"), cwd=ROOT, capture_output=True, check=False)
-    if log.returncode:
-        raise InputError(f"git has no commits {commits!r}; expected a range, such as main~5..main")
-    lines = log.stdout.decode("utf-8", "replace").splitlines()
+    try:
+        lines = run("git", "log", "--format=%h %s", commits, "--").splitlines()
+    except StepError:
+        raise InputError(f"git has no commits {commits!r}; expected a range, such as main~5..main") from None
     return [f"{line} -> begin with {SUBJECTS}" for line in lines if line.split(" ", 2)[1] in WEAK]
 
 
