@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,44 +21,29 @@ from glinfer.errors import InputError
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.write import as_relative
-from qa.peers.peer import Logits, Peer, required, temporary_gguf, threads_text
-from qa.peers.pytorch import on_host, settings
+from qa.peers.peer import Peer, required, temporary_gguf, threads_text
+from qa.peers.pytorch import TorchPeer
 
 _PEER = "transformers"
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: nothing is fetched
 transformers: Any = required("transformers", _PEER)
 
 
-class TransformersPeer(Peer):
+class TransformersPeer(TorchPeer):
     """One ``AutoModelForCausalLM`` with a ``DynamicCache``, decoding in eager mode."""
 
     def __init__(self, checkpoint: Checkpoint, model: Any, label: str, threads: int | None) -> None:
-        """Take over a loaded model; PyTorch has ``threads`` threads until it is closed, None for a GPU."""
-        super().__init__(checkpoint.config, label)
-        self._model, self._device, self._settings = model, model.device, settings(threads)
+        """Take over a loaded model."""
+        super().__init__(checkpoint.config, label, model.device, threads)
+        self._model = model
         self.rewind(0)
 
     @torch.inference_mode()
-    def _forward(self, ids: Tensor) -> Tensor:
-        """Append ids [1, T] to the cache; logits [V] of the last."""
-        self.length += ids.shape[1]
-        found: Tensor = self._model(ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits[0, -1]
-        return found
-
-    def _ids(self, *ids: int) -> Tensor:
-        return torch.tensor([ids], dtype=torch.int64, device=self._device)
-
-    def append(self, ids: Sequence[int]) -> Logits:
-        """See :class:`Peer`."""
-        return on_host(self._forward(self._ids(*ids)))
-
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """See :class:`Peer`."""
-        ids, chosen = self._ids(token), list[int]()
-        for _ in range(count):
-            ids = self._forward(ids).argmax().view(1, 1)
-            chosen.append(int(ids))
-        return chosen
+    def forward(self, ids: Tensor) -> Tensor:
+        """See :class:`TorchPeer`."""
+        self.length += len(ids)
+        how = {"past_key_values": self._cache, "use_cache": True, "logits_to_keep": 1}
+        return self._model(ids[None], **how).logits[0, -1]
 
     def rewind(self, length: int) -> None:
         """See :class:`Peer`."""
@@ -72,7 +57,7 @@ class TransformersPeer(Peer):
     def close(self) -> None:
         """See :class:`Peer`."""
         self._model = self._cache = None
-        self._settings.close()
+        super().close()
 
 
 def opened(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:

@@ -54,26 +54,15 @@ class LlamaPeer(Peer):
             self._held = held.pop_all()
         self._llama, self._context, self._memory = llama, context, llama.llama_get_memory(context)
 
-    def _decode(self, *ids: int) -> Logits:
-        """Append ids; a view of the logits [V] of the last, valid until the next call."""
+    def append(self, ids: Sequence[int]) -> Logits:
+        """See :class:`Peer`."""
         array = (self._llama.llama_token * len(ids))(*map(int, ids))  # the batch only points to it
         failed = self._llama.llama_decode(self._context, self._llama.llama_batch_get_one(array, len(ids)))
         if failed:
             raise InputError(f"{self.label}: llama_decode failed with status {failed} at length {self.length}")
         self.length += len(ids)
         pointer = self._llama.llama_get_logits_ith(self._context, -1)
-        return np.ctypeslib.as_array(pointer, shape=(self.config.vocab_size,))
-
-    def append(self, ids: Sequence[int]) -> Logits:
-        """See :class:`Peer`."""
-        return self._decode(*ids).copy()
-
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """See :class:`Peer`."""
-        chosen = [token]
-        for _ in range(count):
-            chosen.append(int(self._decode(chosen[-1]).argmax()))
-        return chosen[1:]
+        return np.ctypeslib.as_array(pointer, shape=(self.config.vocab_size,)).copy()
 
     def rewind(self, length: int) -> None:
         """See :class:`Peer`."""

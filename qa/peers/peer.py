@@ -58,13 +58,16 @@ class Peer(ABC):
     def append(self, ids: Sequence[int]) -> Logits:
         """Append one token, or several to an empty cache; logits [vocab] after the last, which stay as they are."""
 
-    @abstractmethod
     def decode_greedy(self, token: int, count: int) -> list[int]:
         """Append ``token`` and choose ``count`` tokens greedily; returns them in order.
 
         The cache grows by ``count``: the last token chosen is not in it yet. Every token is read back before
         the next one starts, as a program that shows its text must do.
         """
+        chosen = [token]
+        for _ in range(count):
+            chosen.append(int(self.step(chosen[-1]).argmax()))
+        return chosen[1:]
 
     def rewind(self, length: int) -> None:
         """Cut the cache back to its first ``length`` tokens."""

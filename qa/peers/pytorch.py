@@ -7,6 +7,7 @@ row.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from glinfer.config import ModelConfig
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.tensors import head_weight
 from qa.peers.peer import Logits, Peer, threads_text
@@ -111,14 +113,43 @@ def settings(threads: int | None) -> ExitStack:
     return before
 
 
-class EagerPeer(Peer):
+class TorchPeer(Peer):
+    """A model that :meth:`forward` runs; PyTorch has ``threads`` threads until it is closed, None for a GPU."""
+
+    def __init__(self, config: ModelConfig, label: str, device: torch.device, threads: int | None) -> None:
+        """Set PyTorch for the whole process."""
+        super().__init__(config, label)
+        self._device, self._settings = device, settings(threads)
+
+    @abstractmethod
+    def forward(self, ids: Tensor) -> Tensor:
+        """Append ids [T], one or, if the cache is empty, several; float32 logits [V] of the last."""
+
+    def append(self, ids: Sequence[int]) -> Logits:
+        """See :class:`Peer`."""
+        return on_host(self.forward(torch.tensor(ids, dtype=torch.int64, device=self._device)))
+
+    def decode_greedy(self, token: int, count: int) -> list[int]:
+        """Choose tokens on the device; see :class:`Peer`."""
+        ids, chosen = torch.tensor([token], dtype=torch.int64, device=self._device), list[int]()
+        for _ in range(count):
+            ids = self.forward(ids).argmax(keepdim=True)
+            chosen.append(int(ids))
+        return chosen
+
+    def close(self) -> None:
+        """See :class:`Peer`."""
+        self._settings.close()
+
+
+class EagerPeer(TorchPeer):
     """Every operation issued from Python, one after another."""
 
     def __init__(self, weights: Weights, label: str, threads: int | None = None) -> None:
         """Allocate the cache: keys and values [1, heads, context, head width] of each block."""
         config = weights.config
-        super().__init__(config, label)
-        self.weights, self._settings = weights, settings(threads)
+        super().__init__(config, label, weights.device, threads)
+        self.weights = weights
         self._fp32_on_gpu = threads is None and weights.dtype is torch.float32
         # Zeros, not whatever lies there: a masked NaN would still spoil the sum that it is multiplied into.
         self._zeros = partial(torch.zeros, device=weights.device)
@@ -126,8 +157,8 @@ class EagerPeer(Peer):
         self.caches = [tuple(self._zeros(shape, dtype=weights.dtype) for _ in range(2)) for _ in weights.blocks]
 
     @torch.inference_mode()
-    def _forward(self, ids: Tensor) -> Tensor:
-        """Append ids [T], one or, if the cache is empty, several; float32 logits [V] of the last."""
+    def forward(self, ids: Tensor) -> Tensor:
+        """See :class:`TorchPeer`."""
         weights, start, stop = self.weights, self.length, self.length + len(ids)
         by_products = self._fp32_on_gpu and len(ids) == 1 and stop >= PRODUCTS_FROM
         x = functional.embedding(ids, weights.wte) + weights.wpe[start:stop]
@@ -143,25 +174,10 @@ class EagerPeer(Peer):
         self.length = stop
         return weights.logits(x[-1:])[0]
 
-    def _ids(self, *ids: int) -> Tensor:
-        return torch.tensor(ids, dtype=torch.int64, device=self.weights.device)
-
-    def append(self, ids: Sequence[int]) -> Logits:
-        """See :class:`Peer`."""
-        return on_host(self._forward(self._ids(*ids)))
-
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """See :class:`Peer`."""
-        ids, chosen = self._ids(token), list[int]()
-        for _ in range(count):
-            ids = self._forward(ids).argmax(keepdim=True)
-            chosen.append(int(ids))
-        return chosen
-
     def close(self) -> None:
         """See :class:`Peer`."""
         self.caches.clear()
-        self._settings.close()
+        super().close()
 
 
 class GraphPeer(EagerPeer):

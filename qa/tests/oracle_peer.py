@@ -32,12 +32,6 @@ class OraclePeer(Peer):
         found: Logits = oracle(self.checkpoint, self.ids).astype(np.float32)
         return found
 
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        found = [token]
-        for _ in range(count):
-            found.append(int(self.step(found[-1]).argmax()))
-        return found[1:]
-
     def rewind(self, length: int) -> None:
         del self.ids[length:]
 
