@@ -175,12 +175,10 @@ def breaking(old: Api, new: Api) -> list[str]:
 
 
 def undue(snapshot: Snapshot, new: Api, version: str) -> list[str]:
-    """Breaking changes that the rules do not allow in this version; before the first release all are allowed.
+    """Breaking changes that the rules do not allow in this version.
 
     What is deprecated, or belongs to what is, may go one minor version after that which first said so.
     """
-    if not snapshot.released:
-        return []
 
     def minor(number: str) -> tuple[int, ...]:
         return Version(number).release[:2]

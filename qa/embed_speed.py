@@ -30,7 +30,7 @@ _TEXT = (
 @click.option("--texts", "path", type=click.Path(), help="File of texts. Default: 3 to 40 random words each.")
 @click.option("--count", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of sentences.")
 @click.option("--runs", type=click.IntRange(min=0), default=3, show_default=True, help="Timed runs, 0 for none.")
-@click.option("--peer", type=click.Path(), help="The model's directory for sentence-transformers.")
+@click.option("--peer", type=click.Path(exists=True), help="The model's directory for sentence-transformers.")
 @click.option("--weights", default="file", show_default=True, help="glinfer's weight format.")
 @device_options
 @json_option
