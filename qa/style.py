@@ -1,4 +1,4 @@
-"""``python -m qa style``: find phrases that make a text hard to read, in documents and source; part of ``make lint``."""
+"""``python -m qa style``: find phrases that make a text hard to read, in documents and source (``make lint``)."""
 
 from __future__ import annotations
 
