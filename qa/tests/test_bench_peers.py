@@ -6,7 +6,6 @@ import json
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from oracle_peer import OraclePeer
@@ -24,13 +23,6 @@ LLAMA = "family=llama,vocab=300,dim=32,heads=4,kv_heads=2,blocks=2,inner=64,cont
 GIFT = "family=gift_of_gab,vocab=300,dim=32,heads=4,blocks=2,context=64"
 
 
-def told(capsys: Capture, *arguments: str | Path) -> Any:
-    assert run(["bench", *map(str, arguments), "--runs", "1", "--json"]) == 0
-    said = capsys.readouterr()
-    assert said.err == ""
-    return json.loads(said.out)
-
-
 def refused(capsys: Capture, *arguments: str | Path) -> str:
     assert run(["bench", *map(str, arguments), "--runs", "1"]) == 2
     said = capsys.readouterr()
@@ -43,7 +35,10 @@ def refused(capsys: Capture, *arguments: str | Path) -> str:
 @pytest.mark.slow
 def test_peers_stand_in_the_same_table(small: Path, capsys: Capture, monkeypatch: Patch) -> None:
     monkeypatch.setattr(peers, "_engine", lambda name: lambda checkpoint, threads: [OraclePeer(checkpoint)])
-    found = told(capsys, small, "--contexts", "20", "--peers", "torch")
+    assert run(["bench", str(small), "--contexts", "20", "--peers", "torch", "--runs", "1", "--json"]) == 0
+    said = capsys.readouterr()
+    assert said.err == ""
+    found = json.loads(said.out)
     assert [(row["label"], row["sampling"]) for row in found["rows"]] == [
         *[("glinfer f32", "default"), ("glinfer f32", "greedy"), ("oracle", "greedy")],
     ]
