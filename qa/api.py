@@ -9,10 +9,10 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 from packaging.version import Version
@@ -24,19 +24,11 @@ from glinfer.errors import InputError
 
 SNAPSHOT = Path(__file__).with_name("api.json")
 REQUIRED = "required"
-_UPDATE = "run 'python -m qa api --update'"
 Api = Mapping[str, str]
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """What is written down.
-
-    Attributes:
-        released: the last version that was released, whose users the rules protect; empty before the first.
-        deprecated: of each deprecated name since which version it is, and what takes its place.
-        names: each name, and how it is called: a parameter by its function, an option by its command.
-    """
+class Snapshot(NamedTuple):
+    """What is written down: the last released version, deprecated names with version and replacement, and all names."""
 
     released: str
     deprecated: Mapping[str, Mapping[str, str]]
@@ -45,12 +37,11 @@ class Snapshot:
     @classmethod
     def read(cls) -> Snapshot:
         """Read the file."""
-        found = json.loads(SNAPSHOT.read_text("utf-8"))
-        return cls(found["released"], found["deprecated"], found["names"])
+        return cls(**json.loads(SNAPSHOT.read_text("utf-8")))
 
     def write(self) -> None:
         """Write the file."""
-        document = {"released": self.released, "deprecated": self.deprecated, "names": dict(sorted(self.names.items()))}
+        document = self._replace(names=dict(sorted(self.names.items())))._asdict()
         SNAPSHOT.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n", "utf-8")
 
 
@@ -117,9 +108,8 @@ def _parameters(name: str, found: Any) -> Iterator[tuple[str, str]]:
 
 def _value(value: Any) -> str:
     """A default as text that is the same in every process; of an object its kind alone."""
-    if isinstance(value, Enum) or not isinstance(value, (type(None), bool, int, float, str, tuple)):
-        return type(value).__name__
-    return repr(value)
+    plain = isinstance(value, (type(None), bool, int, float, str, tuple)) and not isinstance(value, Enum)
+    return repr(value) if plain else type(value).__name__
 
 
 # The command line, and HTTP
@@ -187,11 +177,8 @@ def breaking(old: Api, new: Api) -> list[str]:
 def undue(snapshot: Snapshot, new: Api, version: str) -> list[str]:
     """Breaking changes that the rules do not allow in this version.
 
-    What is deprecated, or belongs to what is, may go one minor version after that which first said so. Before the first
-    release nobody can have built on anything.
+    What is deprecated, or belongs to what is, may go one minor version after that which first said so.
     """
-    if not snapshot.released:
-        return []
 
     def minor(number: str) -> tuple[int, ...]:
         return Version(number).release[:2]
@@ -208,18 +195,14 @@ def check(snapshot: Snapshot, new: Api) -> list[str]:
 
 
 def deprecate(snapshot: Snapshot, names: Sequence[str], instead: str, version: str) -> Snapshot:
-    """Write down that names are deprecated.
-
-    Raises:
-        InputError: there is no such name, or nothing is said to take its place.
-    """
+    """Write down that names are deprecated; InputError without such a name or a replacement."""
     for name in names:
         if name not in snapshot.names:
             raise InputError(f"there is no public name {name!r}; 'python -m qa api --list' has them all")
     if names and not instead:
         raise InputError("--deprecate needs --instead TEXT, what to use in its place")
     added = {name: {"since": version, "instead": instead} for name in names}
-    return Snapshot(snapshot.released, dict(sorted({**snapshot.deprecated, **added}.items())), snapshot.names)
+    return snapshot._replace(deprecated=dict(sorted({**snapshot.deprecated, **added}.items())))
 
 
 @click.command("api")
@@ -228,7 +211,7 @@ def deprecate(snapshot: Snapshot, names: Sequence[str], instead: str, version: s
 @click.option("--instead", default="", help="Replacement for the deprecated name.")
 @click.option("--released", is_flag=True, help="Mark this version as released; its names must then be kept.")
 @click.option("--list", "listed", is_flag=True, help="Print all public names.")
-def api(update: bool, names: tuple[str, ...], instead: str, released: bool, listed: bool) -> None:
+def api(update: bool, names: tuple[str, ...], instead: str, released: bool, listed: bool) -> int:
     """Compare the public names, parameters, options and routes with those recorded in qa/api.json.
 
     The exit status is 1 if they differ. --update records them; a change that would break users of the last release is
@@ -242,27 +225,24 @@ def api(update: bool, names: tuple[str, ...], instead: str, released: bool, list
     snapshot, new = Snapshot.read() if SNAPSHOT.exists() else Snapshot("", {}, {}), current()
     if listed:
         click.echo("\n".join(f"{name}: {how}" for name, how in sorted(new.items())))
-        return
+        return 0
     if names or instead:
         snapshot = deprecate(snapshot, names, instead, glinfer.__version__)
-        snapshot.write()
     if update:
         if refused := undue(snapshot, new, glinfer.__version__):
             for name in refused:
                 click.echo(f"would break users of {snapshot.released}: {name}; deprecate it first", err=True)
-            raise click.exceptions.Exit(1)
+            return 1
         for line in differences(snapshot.names, new):
             click.echo(line)
         kept = {name: about for name, about in snapshot.deprecated.items() if name in new}
-        snapshot = Snapshot(snapshot.released, kept, new)
-        snapshot.write()
+        snapshot = snapshot._replace(deprecated=kept, names=new)
     if released:
-        snapshot = Snapshot(glinfer.__version__, snapshot.deprecated, snapshot.names)
+        snapshot = snapshot._replace(released=glinfer.__version__)
+    if names or update or released:
         snapshot.write()
-    found = check(snapshot, new)
-    for line in found:
-        click.echo(line)
-    if found:
-        click.echo(f"{len(found)} differ from {SNAPSHOT.name}; {_UPDATE}")
-        raise click.exceptions.Exit(1)
+    if found := check(snapshot, new):
+        click.echo("\n".join([*found, f"{len(found)} differ from {SNAPSHOT.name}; run 'python -m qa api --update'"]))
+        return 1
     click.echo(f"{len(new)} public names, as {SNAPSHOT.name} has them; {len(snapshot.deprecated)} deprecated")
+    return 0

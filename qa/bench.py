@@ -14,11 +14,7 @@ from qa.peers.peer import PEERS, Peer, open_peers
 
 
 def bench(peers: str, **options: Any) -> None:
-    """Time a model as ``glinfer bench`` does, interleaved with the engines in ``peers``.
-
-    Raises:
-        InputError: see :func:`glinfer.cli.bench.run_bench` and :func:`qa.peers.peer.open_peers`.
-    """
+    """Time a model as ``glinfer bench`` does, interleaved with the engines in ``peers``."""
     names = names_of(peers)
     if names and options["plan"] == "reference":
         raise InputError("--peers needs --plan fast; leave it out or use that plan")

@@ -25,7 +25,6 @@ from glinfer.errors import InputError
 from glinfer.export.site import export_web, web_root
 from glinfer.formats import save_checkpoint
 from glinfer.inspect.tables import Column, Table
-from qa.onnx_decoder import write_onnx_decoder
 
 PEERS: Mapping[str, tuple[str, ...]] = {
     "tfjs": ("@tensorflow/tfjs-core", "@tensorflow/tfjs-backend-webgl"),
@@ -41,7 +40,12 @@ _AGREED = {"f32": 1e-2, "q8": 1.0}
 """What log probabilities of the likeliest tokens may differ by."""
 _ROUNDED_INPUTS = 4.0
 """The same of ONNX Runtime's int8, which rounds the inputs of all tokens of a prompt with one scale."""
-_TENSORFLOW = "TensorFlow.js, f32"
+_TENSORFLOW: tuple[tuple[str, dict[str, bool]], ...] = (
+    ("", {"uniforms": False, "grows": True}),
+    (", WEBGL_USE_SHAPES_UNIFORMS", {"uniforms": True, "grows": True}),
+    (", a cache that does not grow", {"uniforms": False, "grows": False, "prompts": False}),
+)
+"""Ways to run it, each with what the name says."""
 _INSTALL = "npm ci --ignore-scripts --prefix web"
 
 
@@ -125,8 +129,10 @@ def _written(
         ways.append(_way(f"glinfer, {weights}", "glinfer", f"site-{weights}", weights))
         if "tfjs" in peers and weights == "f32" and config.model_type == "gab":
             save_checkpoint(checkpoint, folder / "model.gab")
-            ways += _tensorflow_ways()
+            ways += [_way(f"TensorFlow.js, f32{name}", "tfjs", "model", "f32", **more) for name, more in _TENSORFLOW]
         if "transformers" in peers:
+            from qa.onnx_decoder import write_onnx_decoder
+
             # Its int8 may be far off: float32 tells that the graph is right.
             for kind in (weights,) if "f32" in formats else ("f32", weights):
                 write_onnx_decoder(checkpoint, folder / f"transformers-{kind}", weights=kind)
@@ -163,20 +169,11 @@ def _way(name: str, peer: str, model: str, weights: str, **more: Any) -> dict[st
     return {"name": name, "peer": peer, "model": f"/{model}", "weights": weights, **more}
 
 
-def _tensorflow_ways() -> Iterator[dict[str, Any]]:
-    for words, more in (
-        ("", {"uniforms": False, "grows": True}),
-        (", WEBGL_USE_SHAPES_UNIFORMS", {"uniforms": True, "grows": True}),
-        (", a cache that does not grow", {"uniforms": False, "grows": False, "prompts": False}),
-    ):
-        yield _way(f"{_TENSORFLOW}{words}", "tfjs", "model", "f32", **more)
-
-
 def _wasm_ways(peer: str, weights: str, threads: int) -> Iterator[dict[str, Any]]:
     title, script = {"transformers": ("transformers.js", "transformers_tokens"), "wllama": ("wllama", "wllama")}[peer]
     for number in (1, threads):
-        words = "1 thread" if number == 1 else f"{number} threads"
-        yield _way(f"{title}, {weights}, {words}", script, f"{peer}-{weights}", weights, threads=number)
+        name = f"{title}, {weights}, {number} thread{'s' * (number > 1)}"
+        yield _way(name, script, f"{peer}-{weights}", weights, threads=number)
 
 
 def _driven(node: str, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -189,11 +186,7 @@ def _driven(node: str, asked: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _compared(timings: dict[str, Any], ways: Sequence[Mapping[str, Any]], count: int) -> dict[str, Any]:
-    """Add medians, and what each engine differs by from glinfer with weights of the same format.
-
-    Raises:
-        InputError: an engine computes something else.
-    """
+    """Add medians, and what each engine differs by from glinfer with weights of the same format."""
     ours = {way["weights"]: found for way, found in zip(ways, timings["ways"], strict=True) if way["peer"] == "glinfer"}
     for way, found in zip(ways, timings["ways"], strict=True):
         judge = ours.get(way["weights"], ours[min(ours)])

@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,7 +25,6 @@ from glinfer.engine.sampler import Sampler, SamplingOptions
 from glinfer.export.site import export_web
 from qa.pictures.command import Studio
 from qa.renderers.browsers import serving
-from web.tests.browser.browsed import Browser
 
 _GRID: dict[str, list[Any]] = {
     "temperature": [0.7, 0.2, 1.0, 1.5, 0],
@@ -60,9 +60,14 @@ def settings(count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
     return itertools.islice(itertools.chain([usual], single, iter(drawn, None)), count)
 
 
+def _prompts(vocab: int, count: int) -> list[list[int]]:
+    found: list[list[int]] = np.random.default_rng(1).integers(0, vocab, (count, 5)).tolist()
+    return found
+
+
 def texts(model: Model, wanted: list[dict[str, Any]], tokens: int, *, passes: bool) -> tuple[list[list[int]], int]:
     """The ids of a text by each setting, and the rows of logits that were read back for them."""
-    prompts = np.random.default_rng(1).integers(0, model.config.vocab_size, (len(wanted), 5)).tolist()
+    prompts = _prompts(model.config.vocab_size, len(wanted))
     requests = [
         BatchRequest(prompt, {**options, "max_tokens": tokens, "seed": number, "stop_ids": []}, number)
         for number, (prompt, options) in enumerate(zip(prompts, wanted, strict=True))
@@ -80,48 +85,31 @@ def texts(model: Model, wanted: list[dict[str, Any]], tokens: int, *, passes: bo
 
 
 def browser_texts(
-    path: str, weights: str, wanted: list[dict[str, Any]], tokens: int, browser: Browser
-) -> Iterator[tuple[str, list[int], list[int], int]]:
-    """For each setting the ids that the page of an export chooses, those of NumPy from the same logits, and reads."""
-    with TemporaryDirectory(prefix="glinfer-choices-") as folder:
+    path: str, weights: str, wanted: Sequence[dict[str, Any]], tokens: int
+) -> tuple[str, list[list[int]], list[list[int]], int]:
+    """Chromium's renderer, ids that the page of an export chooses, those of NumPy by the same logits, and reads."""
+    with TemporaryDirectory(prefix="glinfer-choices-") as folder, closing(Studio(Path(folder))) as studio:
         site = export_web(path, Path(folder) / "site", weights=weights)
         vocab = site.plan["model"]["config"]["vocab_size"]
-        prompts = np.random.default_rng(1).integers(0, vocab, (len(wanted), 5)).tolist()
+        prompts = _prompts(vocab, len(wanted))
         jobs = [
             {"kind": "choices", "ids": prompt, "count": tokens,
              "options": {"seed": number, **{_PAGE_NAMES[name]: value for name, value in options.items()}}}
             for number, (prompt, options) in enumerate(zip(prompts, wanted, strict=True))
         ]  # fmt: skip
+        chosen, expected, reads = list[list[int]](), list[list[int]](), 0
         with serving(site.folder) as url:
             for start in range(0, len(jobs), _AT_ONCE):
                 asked = {"url": f"{url}?worker=0&cache=0&offline=0", "jobs": jobs[start : start + _AT_ONCE]}
-                done = browser.do("drive", asked)["value"]
+                done = studio.browser.do("drive", asked)["value"]
                 for number, found in enumerate(done["results"], start):
                     rows = np.frombuffer(base64.b64decode(found["logits"]), np.float32).reshape(tokens, vocab)
                     sampler, ids = Sampler(SamplingOptions(**wanted[number], seed=number)), found["ids"]
                     before = [[*prompts[number], *ids[:place]] for place in range(tokens)]
-                    expected = [sampler.sample(row, history) for row, history in zip(rows, before, strict=True)]
-                    yield done["renderer"], ids, expected, found["reads"]
-
-
-def _in_browser(model: str, weights: str, count: int, tokens: int) -> None:
-    """Compare the page in Chromium on SwiftShader; prints a line, and exits with 1 if a token differs."""
-    studio = Studio(Path())
-    try:
-        wanted = [{name: each[name] for name in _PAGE_NAMES} for each in settings(count)]
-        total, reads, differing, renderer = 0, 0, [], ""
-        texts_found = browser_texts(model, weights, wanted, tokens, studio.browser)
-        for options, (named, chosen, expected, read) in zip(wanted, texts_found, strict=True):
-            renderer, total, reads = named, total + len(chosen), reads + read
-            pairs = enumerate(zip(chosen, expected, strict=True))
-            differing += [(options, place, *pair) for place, pair in pairs if pair[0] != pair[1]]
-    finally:
-        studio.close()
-    click.echo(f"{renderer}: {total} tokens, {count} settings, {len(differing)} tokens differ; {reads / total:.1%} of "
-               "the choices read the whole row")  # fmt: skip
-    for options, place, one, other in differing:
-        click.echo(f"  token {place} by {options}: {one} in place of {other}")
-    click.get_current_context().exit(1 if differing else 0)
+                    expected.append([sampler.sample(row, history) for row, history in zip(rows, before, strict=True)])
+                    chosen.append(ids)
+                    reads += found["reads"]
+    return done["renderer"], chosen, expected, reads
 
 
 @click.command("choices")
@@ -131,7 +119,7 @@ def _in_browser(model: str, weights: str, count: int, tokens: int) -> None:
 @weights_option
 @click.option("--browser", is_flag=True, help="Compare the exported page in Chromium, without penalties of counts.")
 @json_option
-def choices_command(model: str, count: int, tokens: int, weights: str, browser: bool, as_json: bool) -> None:
+def choices_command(model: str, count: int, tokens: int, weights: str, browser: bool, as_json: bool) -> int:
     """Sample tokens of MODEL (default: shakespeare) on the GPU and in NumPy, with many sampler settings.
 
     Both sample from the same logits. The exit status is 1 if a text differs.
@@ -141,28 +129,29 @@ def choices_command(model: str, count: int, tokens: int, weights: str, browser: 
     python -m qa choices smollm2 --settings 20 --tokens 50
     python -m qa choices --browser --settings 50
     """
+    wanted, seconds = list(settings(count)), list[float]()
     if browser:
-        _in_browser(model, weights, count, tokens)
-    wanted, seconds = list(settings(count)), []
-    with load_model(model, weights=weights) as loaded:
-        runs = []
-        for passes in (True, False):
+        wanted = [{name: each[name] for name in _PAGE_NAMES} for each in wanted]
+        renderer, chosen, expected, reads = browser_texts(model, weights, wanted, tokens)
+    else:
+        with load_model(model, weights=weights) as loaded:
             start = time.perf_counter()
-            runs.append(texts(loaded, wanted, tokens, passes=passes))
-            seconds.append(time.perf_counter() - start)
-        renderer = loaded.device.renderer
-    (chosen, unsure), (expected, _) = runs
-    differing = [number for number in range(count) if chosen[number] != expected[number]]
+            chosen, reads = texts(loaded, wanted, tokens, passes=True)
+            between = time.perf_counter()
+            expected, _ = texts(loaded, wanted, tokens, passes=False)
+            seconds = [between - start, time.perf_counter() - between]
+            renderer = loaded.device.renderer
+    pairs = zip(wanted, chosen, expected, strict=True)
+    differing = [{"setting": each, "passes": one, "numpy": other} for each, one, other in pairs if one != other]
     total = sum(map(len, expected))
     if as_json:
-        print_json({"renderer": renderer, "tokens": total, "unsure": unsure, "seconds": seconds,
-                    "differing": [{"setting": wanted[each], "passes": chosen[each], "numpy": expected[each]}
-                                  for each in differing]})  # fmt: skip
+        report = {"renderer": renderer, "tokens": total, "unsure": reads, "seconds": seconds, "differing": differing}
+        print_json(report)
     else:
-        click.echo(f"{renderer}: {total} tokens, {count} settings, {len(differing)} texts differ; {unsure / total:.1%} "
-                   "of the choices were left to the whole row")  # fmt: skip
-        for each in differing:
-            pairs = enumerate(zip(chosen[each], expected[each], strict=True))
-            place, (one, other) = next(pair for pair in pairs if pair[1][0] != pair[1][1])
-            click.echo(f"  token {place} by {wanted[each]}: {one} in place of {other}")
-    click.get_current_context().exit(1 if differing else 0)
+        click.echo(f"{renderer}: {total} tokens, {count} settings, {len(differing)} texts differ; {reads / total:.1%} "
+                   "of the choices read the whole row")  # fmt: skip
+        for text in differing:
+            both = enumerate(zip(text["passes"], text["numpy"], strict=True))
+            place, (one, other) = next((place, each) for place, each in both if each[0] != each[1])
+            click.echo(f"  token {place} by {text['setting']}: {one} in place of {other}")
+    return int(bool(differing))

@@ -30,7 +30,7 @@ _TEXT = (
 @click.option("--texts", "path", type=click.Path(), help="File of texts. Default: 3 to 40 random words each.")
 @click.option("--count", type=click.IntRange(min=1), default=1000, show_default=True, help="Number of sentences.")
 @click.option("--runs", type=click.IntRange(min=0), default=3, show_default=True, help="Timed runs, 0 for none.")
-@click.option("--peer", type=click.Path(), help="The model's directory for sentence-transformers.")
+@click.option("--peer", type=click.Path(exists=True), help="The model's directory for sentence-transformers.")
 @click.option("--weights", default="file", show_default=True, help="glinfer's weight format.")
 @device_options
 @json_option
@@ -62,14 +62,16 @@ def embed_speed_command(
     report["texts_per_second"] = {name: len(texts) / seconds for name, seconds in best.items()}
     if peer is not None:
         own, other = (np.asarray(each, np.float64) for each in found.values())
-        report["ratio"] = best["glinfer"] / best["sentence-transformers"]
-        report["largest_difference"] = float(np.abs(own - other).max())
-        cosines = (own * other).sum(axis=1) / np.linalg.norm(own, axis=1) / np.linalg.norm(other, axis=1)
-        report["smallest_cosine"] = float(cosines.min())
-        ours, theirs = nearest(own), nearest(other)
         unit = own / np.linalg.norm(own, axis=1, keepdims=True)
-        report["same_neighbours"] = int((ours == theirs).sum())
-        report["largest_lead"] = float((unit * (unit[ours] - unit[theirs])).sum(axis=1).max())
+        cosines = (unit * other).sum(axis=1) / np.linalg.norm(other, axis=1)
+        ours, theirs = nearest(own), nearest(other)
+        report |= {
+            "ratio": best["glinfer"] / best["sentence-transformers"],
+            "largest_difference": float(np.abs(own - other).max()),
+            "smallest_cosine": float(cosines.min()),
+            "same_neighbours": int((ours == theirs).sum()),
+            "largest_lead": float((unit * (unit[ours] - unit[theirs])).sum(axis=1).max()),
+        }
     if as_json:
         print_json(report)
         return
@@ -100,11 +102,7 @@ def nearest(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
 
 
 def sentences(path: str | None, count: int) -> list[str]:
-    """The first texts of a file, or random words.
-
-    Raises:
-        InputError: the file has no text.
-    """
+    """The first texts of a file, or random words."""
     if path is None:
         random = np.random.default_rng(0)
         lengths = random.integers(3, 41, count)

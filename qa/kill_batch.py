@@ -1,10 +1,7 @@
 """Stop ``run-batch`` or ``generate --batch`` in every rough way again and again; no result may be lost or changed.
 
-A file of prompts is run once without a stop. Then it is run with another file for results, and stopped at random
-moments: SIGKILL, SIGTERM and SIGINT while it starts, while it writes and in between; a file size limit in
-the middle of a line; lines cut off at their end. After each stop the whole lines that were there have to be there
-still, byte for byte. It is started again until it is done. At last every prompt must have exactly one result, and each
-line must be one of the run without a stop.
+After each stop the whole lines that were there have to be there still, byte for byte. At the end the lines are those of
+a run without a stop.
 """
 
 from __future__ import annotations
@@ -12,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import math
 import os
 import random
 import resource
@@ -23,9 +21,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
@@ -39,16 +36,14 @@ OPTIONS = ("--seed", "3", "--max-tokens", "6")
 MANIFEST = "results.jsonl.manifest.json"
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGINT)
 """Signals in turns; of six, four are SIGKILL."""
-STATUS = {signal.SIGKILL: -signal.SIGKILL, signal.SIGTERM: -signal.SIGTERM, signal.SIGINT: 130}
+STATUSES = {signal.SIGKILL: (-9, 0), signal.SIGTERM: (-15, 0), signal.SIGINT: (130, -2, 0)}
+"""How a signal may end a run: it may be too early for the command to answer, or too late."""
 MOMENTS = ("bytes", "start", "write", "time")
 MAX_SECONDS = 600.0
 """Limit for one run without a stop, in seconds."""
 MAX_ROUNDS = 10
 STARTING = 2.0
 """Seconds after the start within which the moment ``start`` lies."""
-
-
-Moment = Callable[[subprocess.Popen[bytes]], bool]
 
 
 class BrokenPromiseError(Exception):
@@ -84,22 +79,6 @@ def request_lines(rng: random.Random, count: int) -> Iterator[dict[str, Any]]:
         yield {"custom_id": f"n° {number}", "method": "POST", "url": "/v1/completions", "body": body}
 
 
-@dataclass(frozen=True)
-class Form:
-    """A form of batches: how its prompts are written and run, and how its lines are told apart and compared."""
-
-    lines: Callable[[random.Random, int], Iterator[dict[str, Any]]]
-    command: Callable[[Path, Path, Path], list[object]]
-    key: str
-    same: Callable[[bytes], bytes] = bytes
-
-    def write(self, path: Path, count: int, seed: int) -> None:
-        """Write the lines of a batch."""
-        rng = random.Random(seed)
-        lines = [json.dumps(line, ensure_ascii=rng.random() < 0.5) for line in self.lines(rng, count)]
-        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
 def comparable(answer: dict[str, Any]) -> dict[str, Any]:
     """A result without values that differ between two runs: ids of responses, times, and counts of cached tokens."""
     response = answer["response"]
@@ -115,45 +94,52 @@ def _comparable(line: bytes) -> bytes:
     return json.dumps(comparable(json.loads(line)), sort_keys=True).encode()
 
 
-def _prompts(model: Path, source: Path, out: Path) -> list[object]:
-    return ["generate", model, "--batch", source, "--out", out, *OPTIONS]
+class Form(NamedTuple):
+    """A form of batches: its lines and their key, the command for (model, source, out), and how results compare."""
+
+    lines: Callable[[random.Random, int], Iterator[dict[str, Any]]]
+    key: str
+    command: Callable[[Path, Path, Path], list[object]]
+    same: Callable[[bytes], bytes] = bytes
+
+    def write(self, path: Path, count: int, seed: int) -> None:
+        """Write the lines of a batch."""
+        rng = random.Random(seed)
+        lines = [json.dumps(line, ensure_ascii=rng.random() < 0.5) for line in self.lines(rng, count)]
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _requests(model: Path, source: Path, out: Path) -> list[object]:
-    return ["run-batch", "-i", source, "-o", out, f"m={model}"]
+PROMPTS = Form(
+    prompt_lines, "id", lambda model, source, out: ["generate", model, "--batch", source, "--out", out, *OPTIONS]
+)
+REQUESTS = Form(
+    request_lines,
+    "custom_id",
+    lambda model, source, out: ["run-batch", "-i", source, "-o", out, f"m={model}"],
+    _comparable,
+)
 
 
-PROMPTS, REQUESTS = Form(prompt_lines, _prompts, "id"), Form(request_lines, _requests, "custom_id", _comparable)
-
-
-def children(pid: int) -> list[int]:
-    """The processes that a process has started."""
-    with contextlib.suppress(OSError):
-        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return []
-
-
-def whole(data: bytes) -> bytes:
-    """The complete lines of a file."""
-    return data[: data.rfind(b"\n") + 1]
-
-
-def content(path: Path) -> bytes:
-    """The bytes of a file; empty if there is no file."""
-    return path.read_bytes() if path.exists() else b""
+def size_of(path: Path) -> int:
+    """Bytes of a file; 0 if there is no file."""
+    return path.stat().st_size if path.exists() else 0
 
 
 class BatchCommand:
-    """The command under test, its files, the lines that it has finished so far, and counts of stops by kind."""
+    """The command under test, its results, the lines that it has finished so far, and counts of stops by kind."""
 
-    def __init__(self, model: Path, prompts: Path, out: Path, form: Form = PROMPTS) -> None:
+    def __init__(self, out: Path, *arguments: object) -> None:
         """Prepare the command line; nothing is run yet."""
-        self.out, self.kept, self.stops, self.runs, self.torn = out, b"", Counter[str](), 0, 0
-        self.arguments = [sys.executable, "-m", "glinfer", *form.command(model, prompts, out)]
+        self.out, self.kept, self.said = out, b"", ""
+        self.stops, self.runs, self.torn = Counter[str](), 0, 0
+        self.arguments = [sys.executable, "-m", "glinfer", *map(str, arguments)]
 
     @contextlib.contextmanager
-    def started(self, max_bytes: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
-        """Start a run; ``max_bytes`` limits the size of the file."""
+    def started(self, *statuses: int, max_bytes: int | None = None) -> Iterator[subprocess.Popen[bytes]]:
+        """A run, which has to end with one of these statuses and print at most a line, :attr:`said`.
+
+        ``max_bytes`` limits the size of the file.
+        """
 
         def prepare() -> None:
             signal.signal(signal.SIGINT, signal.SIG_DFL)  # in the background it may be ignored, and is inherited
@@ -162,36 +148,28 @@ class BatchCommand:
 
         self.runs += 1
         path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-        with subprocess.Popen(
-            list(map(str, self.arguments)),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path, "GLINFER_CACHE": ""},
-            preexec_fn=prepare,
-        ) as process:
+        environment = {**os.environ, "PYTHONPATH": path, "GLINFER_CACHE": ""}
+        null, pipe = subprocess.DEVNULL, subprocess.PIPE
+        with subprocess.Popen(self.arguments, stdout=null, stderr=pipe, env=environment, preexec_fn=prepare) as process:
             try:
                 yield process
+                said = process.communicate(timeout=MAX_SECONDS)[1].decode(errors="replace").strip()
             finally:
                 process.kill()
-
-    def ended(self, process: subprocess.Popen[bytes], statuses: tuple[int, ...]) -> str:
-        """Wait for the end; what was said: at most one line, with one of ``statuses``."""
-        _, said = process.communicate(timeout=MAX_SECONDS)
-        errors = said.decode(errors="replace").strip()
-        if process.returncode not in statuses:
-            raise BrokenPromiseError(f"ended with status {process.returncode}, expected {statuses}: {errors[-500:]}")
-        while_importing = process.returncode == -signal.SIGINT  # which Python answers in its own way
-        if errors.count("\n") > 0 and not while_importing:
-            raise BrokenPromiseError(f"said more than a line: {errors[-500:]}")
+        status = process.returncode
+        if status not in statuses:
+            raise BrokenPromiseError(f"ended with status {status}, expected {statuses}: {said[-500:]}")
+        if "\n" in said and status != -signal.SIGINT:  # while importing, which Python answers in its own way
+            raise BrokenPromiseError(f"said more than a line: {said[-500:]}")
+        self.said = said
         self.look()
-        return errors
 
     def look(self) -> None:
         """Check that all finished lines are still there."""
-        now = content(self.out)
+        now = self.out.read_bytes() if self.out.exists() else b""
         if not now.startswith(self.kept):
             raise BrokenPromiseError(f"{len(self.kept)} bytes of whole lines were there, and do not begin the file now")
-        self.kept = whole(now)
+        self.kept = now[: now.rfind(b"\n") + 1]
         self.torn += len(now) > len(self.kept)
 
     def begin_anew(self) -> None:
@@ -200,80 +178,73 @@ class BatchCommand:
         self.kept = b""
 
     def run(self) -> str:
-        """Run to the end."""
-        with self.started() as process:
-            return self.ended(process, (0,))
+        """Run to the end; returns what it said."""
+        with self.started(0):
+            pass
+        return self.said
 
     def run_killing(self, rng: random.Random, kills: int) -> int:
         """Run to the end while processes of its own are killed, each after some further results; how many were."""
-        killed = 0
-        with self.started() as process:
-            size = 0
+        killed = size = 0
+        with self.started(0) as process:
+            children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
             while process.poll() is None:
                 time.sleep(0.01)
-                now = len(content(self.out))
-                if killed < kills and now > size and (found := children(process.pid)) and rng.random() < 0.2:
-                    with contextlib.suppress(ProcessLookupError):
-                        os.kill(rng.choice(found), signal.SIGKILL)
+                with contextlib.suppress(OSError):  # one of them has just ended
+                    now, found = size_of(self.out), children.read_text().split()
+                    if killed < kills and now > size and found and rng.random() < 0.2:
+                        os.kill(int(rng.choice(found)), signal.SIGKILL)
                         killed, size = killed + 1, now
-            self.ended(process, (0,))
         self.stops["SIGKILL process of a device"] += killed
         return killed
 
-    def stop(self, number: signal.Signals, moment: Moment) -> bool:
-        """Run, and send a signal as soon as ``moment`` is true; whether that ended the run."""
-        with self.started() as process:
-            while process.poll() is None and not moment(process):
-                time.sleep(0.0002)
+    def stop(self, number: signal.Signals, kind: str, share: float, seconds: float, rng: random.Random) -> bool:
+        """Run, and send a signal at a moment, see :meth:`wait`; whether that ended the run."""
+        with self.started(*STATUSES[number]) as process:
+            self.wait(process, kind, share, seconds, rng)
             process.send_signal(number)
-            # It may be too early for the command to answer, or too late.
-            early = (-number,) if number == signal.SIGINT else ()
-            self.ended(process, (STATUS[number], *early, 0))
-            return process.returncode != 0
+        return process.returncode != 0
+
+    def wait(
+        self, process: subprocess.Popen[bytes], kind: str, share: float, seconds: float, rng: random.Random
+    ) -> None:
+        """Wait for a moment of a run: a time after its start or first result, a size of its file, or the next write.
+
+        ``share`` are the bytes to write until the next stop, and ``seconds`` their time, both on average.
+        """
+        size = seen = size_of(self.out)
+        wanted = size + max(1, int(share * rng.uniform(0.2, 1.8)))
+
+        def until(reached: Callable[[], bool], limit: float = math.inf, rest: float = 0.0002) -> None:
+            ends = time.monotonic() + limit
+            while process.poll() is None and time.monotonic() < ends and not reached():
+                time.sleep(rest)
+
+        if kind == "start":
+            until(lambda: False, rng.uniform(0.0, STARTING))
+        elif kind == "time":
+            until(lambda: size_of(self.out) > size)
+            until(lambda: False, rng.uniform(0.0, seconds))
+        else:
+            until(lambda: size_of(self.out) >= wanted)
+            if kind == "write":  # looked at without a rest, so that the next line is being written
+                seen = size_of(self.out)
+                until(lambda: size_of(self.out) > seen, 0.02, 0.0)
 
     def limited(self, max_bytes: int) -> bool:
         """Run with a limit on the size of files; whether that ended the run."""
-        with self.started(max_bytes) as process:
-            said = self.ended(process, (0, 2))
-            if process.returncode == 2 and "File too large" not in said:
-                raise BrokenPromiseError(f"a limit on the file's size ended it with {said!r}")
-            return process.returncode == 2
+        with self.started(0, 2, max_bytes=max_bytes) as process:
+            pass
+        if process.returncode == 2 and "File too large" not in self.said:
+            raise BrokenPromiseError(f"a limit on the file's size ended it with {self.said!r}")
+        return process.returncode == 2
 
     def tear(self, rng: random.Random) -> None:
         """Cut the last line short, as a machine does that loses power."""
-        lines = self.kept.splitlines(keepends=True)
-        if not lines:
-            return
-        self.kept = b"".join(lines[:-1])
-        with self.out.open("r+b") as file:
-            file.truncate(len(self.kept) + rng.randint(1, len(lines[-1]) - 1))
-        self.stops["torn line"] += 1
-
-
-def moment_for(kind: str, out: Path, share: float, rng: random.Random, seconds: float) -> Moment:
-    """Choose when to send a signal: after some bytes of output, at the start, at a write, or after some time."""
-    begun, size, first = time.monotonic(), len(content(out)), list[float]()
-    behind = rng.uniform(0.0, STARTING if kind == "start" else seconds)
-    wanted = size + max(1, int(share * rng.uniform(0.2, 1.8)))
-
-    def grown() -> int:
-        return out.stat().st_size if out.exists() else 0
-
-    def later(_: subprocess.Popen[bytes]) -> bool:
-        if not first and grown() > size:
-            first.append(time.monotonic() + behind)
-        return bool(first) and time.monotonic() > first[0]
-
-    def at_write(process: subprocess.Popen[bytes]) -> bool:
-        """Looked at without a rest, so that the next line is being written."""
-        ends, seen = time.monotonic() + 0.02, grown()
-        while seen >= wanted and time.monotonic() < ends and process.poll() is None:
-            if grown() > seen:
-                return True
-        return False
-
-    moments: dict[str, Moment] = {"time": later, "write": at_write, "bytes": lambda _: grown() >= wanted}
-    return moments.get(kind, lambda _: time.monotonic() - begun > behind)
+        if lines := self.kept.splitlines(keepends=True):
+            self.kept = b"".join(lines[:-1])
+            os.truncate(self.out, len(self.kept) + rng.randint(1, len(lines[-1]) - 1))
+            self.stops["torn line"] += 1
 
 
 def torment(
@@ -281,18 +252,8 @@ def torment(
 ) -> BatchCommand:
     """Stop a batch in every way, with a line for each stop; returns the command with its counts.
 
-    Args:
-        folder: an empty folder; everything stays in it.
-        prompts: prompts of the batch.
-        kills: signals that have to end a run.
-        full: limits on the file's size that have to end a run.
-        seed: seed of prompts, moments and damage.
-        form: the form of the batch.
-        devices: run requests by processes on these devices, some of which are killed in one more run.
-
-    Raises:
-        BrokenPromiseError: something was lost, doubled or changed.
-        InputError: the runs are too short to be stopped.
+    ``kills`` signals and ``full`` limits on the file's size have to end a run. Processes on ``devices`` run requests,
+    and some are killed in one more run. Everything stays in ``folder``, which is empty.
     """
     rng, rounds = random.Random(seed), 1
     model, _ = write_demo(folder / "model", ModelConfig.from_options(SHAPE))
@@ -300,13 +261,11 @@ def torment(
     results.parent.mkdir()
     form.write(source, prompts, seed)
     started = time.monotonic()
-    BatchCommand(model, source, expected, form).run()
+    BatchCommand(expected, *form.command(model, source, expected)).run()
     seconds, total = time.monotonic() - started, expected.stat().st_size
     click.echo(f"without a stop: {seconds:.1f} s, {total} bytes")
-    check_all(expected, source, form)
-    if devices:
-        form = replace(form, command=lambda *paths: [*_requests(*paths), "--devices", devices])
-    command = BatchCommand(model, source, results, form)
+    check_keys(expected, source, form)
+    command = BatchCommand(results, *form.command(model, source, results), *(["--devices", devices] if devices else []))
     troubles = ["signal"] * kills + ["limit"] * full
     rng.shuffle(troubles)
     turns = zip(itertools.cycle(SIGNALS), itertools.cycle(MOMENTS), strict=False)
@@ -316,10 +275,9 @@ def torment(
             ended, name = command.limited(len(command.kept) + max(1, int(share * rng.uniform(0.2, 1.8)))), "file limit"
         else:
             number, kind = next(turns)
-            moment = moment_for(kind, results, share, rng, seconds / (kills + full + 1))
-            ended, name = command.stop(number, moment), f"{number.name} {kind}"
+            ended, name = command.stop(number, kind, share, seconds / (kills + full + 1), rng), f"{number.name} {kind}"
         if not ended:  # it was done before, and begins anew
-            check_same(results, expected, source, form)
+            check_same(results, expected, form)
             command.begin_anew()
             rounds += 1
             if rounds > MAX_ROUNDS:
@@ -333,45 +291,37 @@ def torment(
     command.run()
     if "nothing to do" not in command.run():
         raise BrokenPromiseError("another run found something left to do")
-    check_same(results, expected, source, form)
+    check_same(results, expected, form)
     if devices:
         command.begin_anew()
         click.echo(f"killed {command.run_killing(rng, max(1, kills // 4))} processes of devices in one run")
-        check_same(results, expected, source, form)
+        check_same(results, expected, form)
     click.echo(f"{len({*results.parent.iterdir()} - {results, results.parent / MANIFEST})} files left over")
     return command
 
 
-def check_all(results: Path, source: Path, form: Form = PROMPTS) -> None:
-    """Check that every prompt has exactly one result, and every line is a JSON object."""
-    wanted = []
-    for number, line in enumerate(source.read_bytes().splitlines(), start=1):
-        wanted.append(json.loads(line).get(form.key, number))
-    data = results.read_bytes()
-    if data != whole(data):
+def check_keys(results: Path, source: Path, form: Form) -> None:
+    """Check that every prompt has exactly one result."""
+    lines = enumerate(source.read_bytes().splitlines(), start=1)
+    wanted = Counter(json.loads(line).get(form.key, number) for number, line in lines)
+    found = Counter(json.loads(line).get(form.key) for line in results.read_bytes().splitlines())
+    if other := [*(wanted - found), *(found - wanted)]:
+        raise BrokenPromiseError(f"{len(other)} prompts have none or several results, such as {other[0]!r}")
+
+
+def check_same(results: Path, expected: Path, form: Form = PROMPTS) -> None:
+    """Check that the lines are those of the run without a stop, byte for byte but for ids and times of answers."""
+    first, second = (path.read_bytes() for path in (results, expected))
+    if not first.endswith(b"\n"):
         raise BrokenPromiseError("the last line has no end")
     try:
-        found = Counter(json.loads(line)[form.key] for line in data.splitlines())
+        found, wanted = (Counter(map(form.same, data.splitlines())) for data in (first, second))
     except (ValueError, KeyError, TypeError) as error:
         raise BrokenPromiseError(f"a line of {results.name} is not a result: {error!r}") from None
-    if twice := [key for key, count in found.items() if count > 1]:
-        raise BrokenPromiseError(f"{len(twice)} prompts have several results, such as {twice[0]!r}")
-    if lost := set(wanted) - set(found):
-        raise BrokenPromiseError(f"{len(lost)} prompts have no result, such as {next(iter(lost))!r}")
-    if strange := set(found) - set(wanted):
-        raise BrokenPromiseError(f"{len(strange)} results are of no prompt, such as {next(iter(strange))!r}")
-
-
-def check_same(results: Path, expected: Path, source: Path, form: Form = PROMPTS) -> None:
-    """Check as :func:`check_all` does, and that each line is one of the run without a stop, byte for byte.
-
-    Answers have ids and times of their own, which are left out.
-    """
-    check_all(results, source, form)
-    first, second = (sorted(map(form.same, path.read_bytes().splitlines())) for path in (results, expected))
-    if first != second:
-        other = next(line for line in first if line not in set(second))
-        raise BrokenPromiseError(f"a result differs from that of the run without a stop: {other.decode()[:300]}")
+    for lines, what in ((wanted - found, "lost or changed"), (found - wanted, "doubled or changed")):
+        if lines:
+            other = next(iter(lines)).decode(errors="replace")
+            raise BrokenPromiseError(f"{lines.total()} results are {what}, such as {other[:300]}")
 
 
 @click.command("kill-batch")

@@ -7,7 +7,6 @@ recipes that made them. Each line of tests/models/programs.json has the hashes o
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,7 +49,7 @@ from glinfer.program.plan import Plan, PlanLimits
 from glinfer.program.regions import places_in_one
 from glinfer.program.session import weight_matrix
 from glinfer.quant.formats import CACHE_FORMATS, FROM_FILE, WEIGHT_FORMATS
-from qa.steps import ROOT
+from qa.steps import ROOT, run
 from tests.helpers.family_layers import formats_of, of_family
 from tests.helpers.tiny_models import adapters_of, in_floats, in_formats
 
@@ -366,16 +365,9 @@ def differing(chosen: Iterable[Program], record: Mapping[str, Sequence[str]]) ->
 
 
 def difference(program: Program, root: Path) -> str:
-    """The facts of a program that differ in another checkout.
-
-    Raises:
-        InputError: it cannot tell the facts.
-    """
-    command = [sys.executable, "-m", "qa", "programs", "--show", program.key]
-    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise InputError(f"{root}: {' '.join(command[1:])} failed: {done.stderr.strip().rpartition(chr(10))[2]}")
-    ours, theirs = list(lines_of(program.facts())), done.stdout.splitlines()
+    """The facts of a program that differ in another checkout."""
+    theirs = run(sys.executable, "-m", "qa", "programs", "--show", program.key, cwd=root).splitlines()
+    ours = list(lines_of(program.facts()))
     return "\n".join(unified_diff(theirs, ours, str(root), program.key, n=0, lineterm=""))
 
 

@@ -1,8 +1,6 @@
-"""``python -m qa serve-load``: clients that ask without a pause, beside a batch of the same prompts.
+"""``python -m qa serve-load``: clients that stream completions without a pause, beside a batch of the same prompts.
 
-``glinfer serve`` runs in a process of its own. Each client streams one completion after the other over a connection of
-its own, by the model's default sampling. Before and after, ``glinfer generate --batch`` runs the same prompts by the
-same sampling in as many slots, since a machine that others use too is not equally fast all the time.
+The batch runs before and after, since a machine that others use too is not equally fast all the time.
 """
 
 from __future__ import annotations
@@ -23,16 +21,14 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import click
 import httpx
 
 from glinfer.cli.common import print_json
 from glinfer.cli.options import json_option
-from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from qa.steps import ROOT
 
@@ -43,50 +39,8 @@ QUEUE = 2
 """Requests that may wait, for each client; one address may take half of them."""
 
 
-@dataclass
-class LoadReport(Report):
-    """What clients of a server saw.
-
-    Attributes:
-        clients, slots, max_tokens: how it was run.
-        seconds: from the first request to the last answer.
-        requests: answers that were whole.
-        tokens: their tokens, as the server counts them.
-        errors: answers that were not, by status or by the name of what was raised.
-        first_token_p50, first_token_p95: seconds from a request to its first token.
-        batch_rates: tokens a second of ``generate --batch``, before and after.
-    """
-
-    derived = ("rate", "share")
-
-    clients: int
-    slots: int
-    max_tokens: int
-    seconds: float
-    requests: int
-    tokens: int
-    errors: Counter[str]
-    first_token_p50: float
-    first_token_p95: float
-    batch_rates: list[float]
-
-    @property
-    def rate(self) -> float:
-        """Tokens a second of all clients together."""
-        return self.tokens / self.seconds
-
-    @property
-    def share(self) -> float:
-        """That rate as a share of the mean rate of ``generate --batch``."""
-        return self.rate / statistics.mean(self.batch_rates)
-
-
 def batch_rate(model: str, folder: Path, prompts: Sequence[str], slots: int, max_tokens: int) -> float:
-    """Tokens a second of a batch; its closing line says them.
-
-    Raises:
-        InputError: the batch has failed.
-    """
+    """Tokens a second of a batch, by its closing line; InputError if it fails."""
     source = folder / "prompts.jsonl"
     source.write_text("".join(json.dumps({"prompt": prompt}) + "\n" for prompt in prompts))
     command = [sys.executable, "-m", "glinfer", "generate", model, "--batch", str(source), "--restart", "--seed", "1"]
@@ -99,20 +53,13 @@ def batch_rate(model: str, folder: Path, prompts: Sequence[str], slots: int, max
 
 
 @contextmanager
-def started(
-    command: Sequence[str], log: int | IO[str] = subprocess.PIPE
-) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def started(command: Sequence[str]) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The address and the process of a server, ready; it ends with the block.
 
-    Args:
-        command: starts a server whose first line on standard output has its address, as that of ``glinfer serve``.
-        log: takes its standard error. A server that writes much there stands still when a pipe is full.
-
-    Raises:
-        InputError: it has not started.
+    The first line on its standard output has its address, as that of ``glinfer serve``.
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=log, text=True) as process:
+    with subprocess.Popen(command, cwd=ROOT, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
             assert process.stdout is not None
             found = re.search(r"http://\S+(?=/v1)", process.stdout.readline())
@@ -120,7 +67,7 @@ def started(
             while found is None or not _ready(found[0]):
                 if process.poll() is not None or found is None or time.monotonic() > deadline:
                     process.kill()
-                    said = ((process.communicate()[1] or "").strip().splitlines() or ["it was not ready in time"])[-1]
+                    said = (process.communicate()[1].strip().splitlines() or ["it was not ready in time"])[-1]
                     raise InputError(f"the server has not started: {said}")
                 time.sleep(0.05)
             yield found[0], process
@@ -139,11 +86,7 @@ def _ready(address: str) -> bool:
 async def stream_events(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], headers: dict[str, str] | None = None
 ) -> AsyncGenerator[dict[str, Any], None]:
-    """The events of a streamed answer, one by one.
-
-    Raises:
-        AnswerError: it was no whole answer.
-    """
+    """The events of a streamed answer, one by one; AnswerError if it is not whole."""
     whole = False
     async with http.stream("POST", path, json=body, headers=headers) as answer:
         if answer.status_code != 200:
@@ -186,27 +129,22 @@ def _ask_all(address: str, clients: int, seconds: float, prompts: Sequence[str],
     firsts, errors, following, tokens = list[float](), Counter[str](), itertools.cycle(prompts), 0
     began = time.monotonic()
 
-    async def ask(http: httpx.AsyncClient, body: dict[str, Any]) -> int:
-        """Stream one answer: its tokens."""
-        asked, first, count = time.monotonic(), None, 0
-        async for data in stream_events(http, "/v1/completions", body):
-            first = time.monotonic() - asked if first is None else first
-            count = (data.get("usage") or {}).get("completion_tokens", count)
-        if first is None:
-            raise AnswerError("cut off")
-        firsts.append(first)
-        return count
-
     async def client(number: int) -> None:
         nonlocal tokens
         draw = random.Random(number)
         async with httpx.AsyncClient(base_url=address, timeout=120) as http:
-            while time.monotonic() < began + seconds:
+            while (asked := time.monotonic()) < began + seconds:
                 body = {"model": "load", "prompt": next(following), "max_tokens": max_tokens, "stream": True}
                 body |= {"seed": draw.getrandbits(31), "stream_options": {"include_usage": True}}
+                times, count = list[float](), 0
                 try:
-                    count = await ask(http, body)
-                    tokens += count  # after the wait, during which others count
+                    async for data in stream_events(http, "/v1/completions", body):
+                        times.append(time.monotonic() - asked)
+                        count = (data.get("usage") or {}).get("completion_tokens", count)
+                    if not times:
+                        raise AnswerError("cut off")
+                    firsts.append(times[0])
+                    tokens += count
                 except (AnswerError, httpx.HTTPError, OSError) as error:
                     errors[str(error) if isinstance(error, AnswerError) else type(error).__name__] += 1
                     await asyncio.sleep(0.1)
@@ -218,11 +156,13 @@ def _ask_all(address: str, clients: int, seconds: float, prompts: Sequence[str],
     return time.monotonic() - began, firsts, tokens, errors
 
 
-def serve_load(model: str, clients: int, seconds: float, *, slots: int, max_tokens: int, prompts: int) -> LoadReport:
-    """Load a server, between two batches of the same prompts.
+def serve_load(
+    model: str, clients: int, seconds: float, *, slots: int, max_tokens: int, prompts: int
+) -> dict[str, Any]:
+    """Load a server, between two batches of the same prompts; returns the report that ``--json`` prints.
 
-    Raises:
-        InputError: the batch or the server does not run.
+    ``requests`` are whole answers, and ``errors`` counts the others by status, code, or the name of what was raised.
+    Rates are tokens a second as the server counts them; ``share`` is that of the mean of both batches.
     """
     draw, rates = random.Random(0), list[float]()
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 10))) for _ in range(prompts)]
@@ -234,9 +174,14 @@ def serve_load(model: str, clients: int, seconds: float, *, slots: int, max_toke
             httpx.post(f"{address}/v1/completions", json={"model": "load", "prompt": "a"}, timeout=120)
             taken, firsts, tokens, errors = load(address, clients, seconds, texts, max_tokens)
         rates.append(batch_rate(model, Path(folder), texts, slots, max_tokens))
-    ordered = sorted(firsts) or [0.0]
-    p50, p95 = statistics.median(ordered), ordered[math.ceil(0.95 * len(ordered)) - 1]
-    return LoadReport(clients, slots, max_tokens, taken, len(firsts), tokens, errors, p50, p95, rates)
+    ordered, rate = sorted(firsts) or [0.0], tokens / taken
+    return {
+        **{"clients": clients, "slots": slots, "max_tokens": max_tokens, "seconds": taken},
+        **{"requests": len(firsts), "tokens": tokens, "errors": errors},
+        "first_token_p50": statistics.median(ordered),
+        "first_token_p95": ordered[math.ceil(0.95 * len(ordered)) - 1],
+        **{"batch_rates": rates, "rate": rate, "share": rate / statistics.mean(rates)},
+    }
 
 
 @click.command("serve-load")
@@ -259,15 +204,15 @@ def serve_load_command(model: str, clients: int, seconds: float, as_json: bool, 
     """
     report = serve_load(model, clients, seconds, **options)
     if as_json:
-        print_json(report.to_json())
+        print_json(report)
     else:
-        before, after = report.batch_rates
-        kinds = ", ".join(f"{count} × {kind}" for kind, count in report.errors.items())
+        before, after = report["batch_rates"]
+        kinds = ", ".join(f"{count} × {kind}" for kind, count in report["errors"].items())
         click.echo(
-            f"{clients} clients for {report.seconds:.0f} s, {report.slots} slots: {report.requests:,} answers, "
-            f"{report.tokens:,} tokens, {report.rate:.1f} tok/s\n"
-            f"generate --batch: {before:.1f} tok/s before, {after:.1f} tok/s after; share {report.share:.0%}\n"
-            f"first token: p50 {report.first_token_p50:.2f} s, p95 {report.first_token_p95:.2f} s\n"
+            f"{clients} clients for {report['seconds']:.0f} s, {report['slots']} slots: {report['requests']:,} answers"
+            f", {report['tokens']:,} tokens, {report['rate']:.1f} tok/s\n"
+            f"generate --batch: {before:.1f} tok/s before, {after:.1f} tok/s after; share {report['share']:.0%}\n"
+            f"first token: p50 {report['first_token_p50']:.2f} s, p95 {report['first_token_p95']:.2f} s\n"
             f"errors: {kinds or 'none'}"
         )
-    return int(bool(report.errors) or not report.requests)
+    return int(bool(report["errors"]) or not report["requests"])

@@ -6,22 +6,12 @@ A fault has a line with its name, its file and its rooms, then lines of ``-`` an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 
-@dataclass(frozen=True)
-class Fault:
-    """One planted fault.
-
-    Attributes:
-        name: the fault in a few words.
-        path: the file, relative to the checkout.
-        old: text that occurs exactly once in the file.
-        new: text that replaces it.
-        rooms: folders or files of tests that are run first.
-    """
+class Fault(NamedTuple):
+    """One planted fault; ``old`` is once in the file ``path``, and ``rooms`` are tests that are run first."""
 
     name: str
     path: str
@@ -29,13 +19,13 @@ class Fault:
     new: str
     rooms: tuple[str, ...]
 
-
-def _read(text: str) -> Iterator[Fault]:
-    for block in text.split("\n\n"):
+    @classmethod
+    def read(cls, block: str) -> Fault:
+        """A fault of the list."""
         head, *changes = block.splitlines()
         name, path, *rooms = head.split()
         old, new = ("\n".join(line[1:] for line in changes if line[0] == sign) for sign in "-+")
-        yield Fault(name, path, old, new, tuple(rooms))
+        return cls(name, path, old, new, tuple(rooms))
 
 
-FAULTS = tuple(_read(Path(__file__).with_name("planted.txt").read_text("utf-8")))
+FAULTS = tuple(map(Fault.read, Path(__file__).with_name("planted.txt").read_text("utf-8").split("\n\n")))

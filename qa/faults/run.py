@@ -17,7 +17,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,21 +50,8 @@ class Verdict(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of a run; see the command."""
-
-    suite: str = "fast"
-    rooms_only: bool = False
-    workers: int = 0
-
-
 def check_texts(faults: Sequence[Fault]) -> None:
-    """Check that the text of each fault is in its file exactly once.
-
-    Raises:
-        InputError: it is not.
-    """
+    """Check that the text of each fault is in its file exactly once."""
     for fault in faults:
         file = ROOT / fault.path
         count = file.read_text("utf-8").count(fault.old) if file.is_file() else 0
@@ -78,11 +64,7 @@ def check_texts(faults: Sequence[Fault]) -> None:
 
 @contextlib.contextmanager
 def copied() -> Iterator[Path]:
-    """Yield a temporary copy of the checkout's files, committed or not, without those that git ignores.
-
-    Raises:
-        InputError: this is not a git checkout.
-    """
+    """Yield a temporary copy of the checkout's files, committed or not, without those that git ignores."""
     try:
         listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=ROOT)
     except (StepError, OSError):
@@ -121,55 +103,43 @@ def _write(file: Path, data: bytes) -> None:
 class Judge:
     """Runs the tests of one copy."""
 
-    def __init__(self, copy: Path, options: Options) -> None:
-        """Check that Python imports the copy's package.
-
-        Raises:
-            InputError: it imports another one.
-        """
-        self._copy, self._options = copy, options
+    def __init__(self, copy: Path, suite: str, *, rooms_only: bool, workers: int) -> None:
+        """Check that Python imports the copy's package; the options are those of the command."""
+        self._copy, self._suite, self._rooms_only = copy, suite, rooms_only
         self._left_out: list[str] = []
+        spread = ("-n", str(workers), "--dist", "worksteal") if workers else ()
+        self._pytest = [sys.executable, "-m", "pytest", *_PYTEST, *spread]
         path = os.pathsep.join(filter(None, (str(copy), os.environ.get("PYTHONPATH"))))
         self._environment = {**os.environ, "PYTHONPATH": path}
-        code = "import glinfer; print(glinfer.__file__)"
-        _, output = self._call([sys.executable, "-c", code])
+        _, output = self._call([sys.executable, "-c", "import glinfer; print(glinfer.__file__)"])
         if not Path(output.strip().rpartition("\n")[2]).resolve().is_relative_to(copy.resolve()):
             raise InputError(f"tests in the copy would import {output.strip()}; expected a package in {copy}")
 
     def judge(self, fault: Fault) -> Verdict:
         """Plant a fault, and run tests until one finds it."""
-        started, by = time.monotonic(), ""
-        for command in self._commands(fault):
-            by = self._finder(fault, command)
-            if by:
-                break
+        started = time.monotonic()
+        by = next(filter(None, (self._finder(fault, command) for command in self._commands(fault))), "")
         return Verdict(fault, by, time.monotonic() - started)
 
     def _commands(self, fault: Fault) -> Iterator[list[str]]:
         """Yield the test commands in order: the fault's rooms in each pass, then all other tests in each pass."""
-        by_npm = self._options.suite == "full" and fault.path.startswith("web/")
-        if by_npm and (self._copy / _MODULES).is_dir():
+        if self._suite == "full" and fault.path.startswith("web/") and (self._copy / _MODULES).is_dir():
             yield ["npm", "--silent", "--prefix", "web", "test"]
         rooms = [room for room in fault.rooms if (self._copy / room).exists()]
-        others = [] if self._options.rooms_only else [[f"--ignore={room}" for room in rooms]]
+        others = [] if self._rooms_only else [[f"--ignore={room}" for room in rooms]]
         for where in [*([rooms] if rooms else []), *others]:
-            for marks in PASSES[self._options.suite]:
-                yield self._pytest(*marks, *where)
-
-    def _pytest(self, *arguments: str) -> list[str]:
-        workers = ("-n", str(self._options.workers), "--dist", "worksteal") if self._options.workers else ()
-        return [sys.executable, "-m", "pytest", *_PYTEST, *workers, *arguments]
+            for marks in PASSES[self._suite]:
+                yield [*self._pytest, *marks, *where]
 
     def _finder(self, fault: Fault, command: list[str]) -> str:
         """Run a command with the fault, and return what finds it; empty where nothing does."""
         while True:
-            by_pytest = command[0] == sys.executable
-            left_out = self._left_out if by_pytest else []
+            left_out = self._left_out if command[0] == sys.executable else []
             with planted(self._copy, fault):
                 status, output = self._call([*command, *left_out])
             if status in (_PASSED, _NO_TESTS):
                 return ""
-            if not by_pytest:
+            if command[0] == "npm":
                 return "" if self._call(command)[0] else "npm test"
             name = _FAILED.search(output.rpartition("short test summary info")[2])
             argument = "" if name is None else f"--{'deselect' if '::' in name[1] else 'ignore'}={name[1]}"
@@ -177,18 +147,17 @@ class Judge:
                 raise click.ClickException(f"pytest ended with status {status}: {' '.join(output.split())[-300:]}")
             if name is None:
                 return f"status {status}" if status else f"no end after {TIMEOUT} s"
-            if self._call(self._pytest("-m", "", name[1]))[0] in (_PASSED, *_NOT_RUN):
+            if self._call([*self._pytest, "-m", "", name[1]])[0] in (_PASSED, *_NOT_RUN):
                 return name[1]
             say(f"{name[1]} fails without a fault; it is left out")
             self._left_out.append(argument)
 
     def _call(self, command: list[str]) -> tuple[int | None, str]:
         """Run a command in the copy; returns its status, None if it was stopped after the timeout, and its output."""
+        how: Any = {"cwd": self._copy, "env": self._environment, "stdin": subprocess.DEVNULL}
         with tempfile.TemporaryFile() as output:  # a pipe would stay open for as long as a process of a test runs
-            streams: Any = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": subprocess.STDOUT}
-            process = subprocess.Popen(
-                command, cwd=self._copy, env=self._environment, start_new_session=True, **streams
-            )
+            how |= {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+            process = subprocess.Popen(command, **how)
             status = None
             try:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -228,7 +197,7 @@ def faults_command(only: tuple[str, ...], **options: Any) -> int:
     check_texts(chosen)
     verdicts = list[Verdict]()
     with copied() as copy:
-        judge = Judge(copy, Options(**options))
+        judge = Judge(copy, **options)
         for number, fault in enumerate(chosen, 1):
             verdicts.append(judge.judge(fault))
             say(f"{number} of {len(chosen)}: {fault.name}: {verdicts[-1].found_by or SURVIVED}")

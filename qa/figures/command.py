@@ -69,11 +69,7 @@ def table_text(kept: Sequence[Figures]) -> str:
 
 
 def number_text(words: str, kept: Mapping[str, Figures]) -> str:
-    """The median that ``NAME | beginning of a first cell | … | column`` names.
-
-    Raises:
-        InputError: the words name no figure.
-    """
+    """The median that ``NAME | beginning of a first cell | … | column`` names."""
     name, *starts, column = (part.strip() for part in words.split("|"))
     for row in kept[name]["rows"] if name in kept else []:
         fits = all(f"{cell} ".startswith(f"{start} ") for cell, start in zip(row.values(), starts, strict=False))
@@ -83,11 +79,7 @@ def number_text(words: str, kept: Mapping[str, Figures]) -> str:
 
 
 def written(text: str, kept: Mapping[str, Figures]) -> str:
-    """A document with its tables and numbers as they are kept; a table that was never measured is empty.
-
-    Raises:
-        InputError: it names a table that does not exist, or a number that is not kept.
-    """
+    """A document with its tables and numbers as they are kept; a table that was never measured is empty."""
 
     def table(found: re.Match[str]) -> str:
         names = found[2].split()
@@ -100,11 +92,7 @@ def written(text: str, kept: Mapping[str, Figures]) -> str:
 
 
 def read_figures(path: Path) -> list[Figures]:
-    """The figures of a file.
-
-    Raises:
-        InputError: it has none.
-    """
+    """The figures of a file."""
     try:
         found = json.loads(path.read_text("utf-8"))
         if found and all(each.keys() >= FIELDS and each["name"] in NAMES for each in found):
@@ -139,11 +127,7 @@ def outdated(kept: Mapping[str, Figures], changelog: str) -> list[str]:
 
 
 def measured(name: str, machine: str, facts: Figures, *, quick: bool) -> Figures:
-    """Run the commands of a table; what is missing is a row of its own.
-
-    Raises:
-        StepError: no command gave a result.
-    """
+    """Run the commands of a table; what is missing is a row of its own."""
     commands, load = getattr(MEASURES[name], machine), round(os.getloadavg()[0], 1)
     rows, problems = list[dict[str, Any]](), dict[str, str]()
     with tempfile.TemporaryDirectory(prefix="glinfer-figures-") as made:
@@ -166,11 +150,7 @@ def measured(name: str, machine: str, facts: Figures, *, quick: bool) -> Figures
 
 
 def result_of(command: str, folder: Path) -> Any:
-    """The JSON that a command prints, run as it would be typed in ``folder``.
-
-    Raises:
-        StepError: it failed, or printed something else.
-    """
+    """The JSON that a command prints, run as it would be typed in ``folder``."""
     words = shlex.split(command)
     settings = {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
     while "=" in words[0]:
@@ -215,11 +195,7 @@ def smaller(command: str) -> str:
 
 
 def facts_of(machine: str | None, commit: str | None) -> tuple[str, Figures]:
-    """The kind of this machine, and what all its figures have in common.
-
-    Raises:
-        InputError: the machine is of the other kind, or the commit is unknown.
-    """
+    """The kind of this machine, and what all its figures have in common."""
     with Device() as device:
         kind, renderer = "cpu" if device.context.in_main_memory else "gpu", device.description
     if machine not in (None, kind):
@@ -239,11 +215,7 @@ def facts_of(machine: str | None, commit: str | None) -> tuple[str, Figures]:
 
 
 def measure_all(only: Sequence[str], kind: str, facts: Figures, out: Path | None, *, quick: bool) -> None:
-    """Measure tables, with a line for each on standard error; each is kept at once.
-
-    Raises:
-        InputError: nothing could be measured.
-    """
+    """Measure tables, with a line for each on standard error; each is kept at once."""
     done = list[Figures]()
     if out is not None:
         keep(done, out)  # a file that cannot be written is refused before minutes of work

@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,64 +19,48 @@ from torch import Tensor
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.files import reason
 from glinfer.formats.gguf.file import is_gguf
-from glinfer.formats.gguf.write import as_relative, write_gguf
-from qa.peers.peer import Logits, Peer, required
-from qa.peers.pytorch import CpuThreads, on_host
+from glinfer.formats.gguf.write import as_relative
+from qa.peers.peer import Peer, required, temporary_gguf, threads_text
+from qa.peers.pytorch import TorchPeer
 
 _PEER = "transformers"
 os.environ["HF_HUB_OFFLINE"] = "1"  # read when transformers is imported: nothing is fetched
 transformers: Any = required("transformers", _PEER)
 
 
-class TransformersPeer(Peer):
+class TransformersPeer(TorchPeer):
     """One ``AutoModelForCausalLM`` with a ``DynamicCache``, decoding in eager mode."""
 
     def __init__(self, checkpoint: Checkpoint, model: Any, label: str, threads: int | None) -> None:
-        """Take over a loaded model; PyTorch has ``threads`` threads until it is closed, None for a GPU."""
-        super().__init__(checkpoint.config, label)
-        self._model, self._device = model, model.device
-        self._threads = None if threads is None else CpuThreads(threads)
-        self._clear()
+        """Take over a loaded model."""
+        super().__init__(checkpoint.config, label, model.device, threads)
+        self._model = model
+        self.rewind(0)
 
     @torch.inference_mode()
-    def _forward(self, ids: Tensor) -> Tensor:
-        """Append ids [1, T] to the cache; logits [V] of the last."""
-        found: Tensor = self._model(ids, past_key_values=self._cache, use_cache=True, logits_to_keep=1).logits[0, -1]
-        return found
+    def forward(self, ids: Tensor) -> Tensor:
+        """See :class:`TorchPeer`."""
+        self.length += len(ids)
+        how = {"past_key_values": self._cache, "use_cache": True, "logits_to_keep": 1}
+        return self._model(ids[None], **how).logits[0, -1]
 
-    def _ids(self, ids: Sequence[int]) -> Tensor:
-        return torch.tensor([[int(token) for token in ids]], dtype=torch.int64, device=self._device)
+    def rewind(self, length: int) -> None:
+        """See :class:`Peer`."""
+        if length == 0:
+            # Without the configuration, a layer with a window keeps every position too, and can be cut back.
+            self._cache = transformers.DynamicCache()
+        elif length < self.length:
+            self._cache.crop(length - self.length)  # minus the number of tokens to remove
+        super().rewind(length)
 
-    def _clear(self) -> None:
-        # Without the configuration, a layer with a window keeps every position too, so that the cache can be cut back.
-        self._cache = transformers.DynamicCache()
-
-    def _prefill(self, ids: Sequence[int]) -> Logits:
-        return on_host(self._forward(self._ids(ids)))
-
-    def _step(self, token: int) -> Logits:
-        return on_host(self._forward(self._ids([token])))
-
-    def _decode_greedy(self, token: int, count: int) -> list[int]:
-        ids, chosen = self._ids([token]), list[int]()
-        for _ in range(count):
-            ids = self._forward(ids).argmax().view(1, 1)
-            chosen.append(int(ids))
-        return chosen
-
-    def _rewind(self, length: int) -> None:
-        if length < self._length:
-            self._cache.crop(length - self._length)  # minus the number of tokens to remove
-
-    def _close(self) -> None:
-        del self._model, self._cache
-        if self._threads is not None:
-            self._threads.restore()
+    def close(self) -> None:
+        """See :class:`Peer`."""
+        self._model = self._cache = None
+        super().close()
 
 
-def open_transformers(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:
+def opened(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:
     """The peer of transformers: on the GPU where PyTorch has a CUDA device, on the CPU with ``threads`` elsewhere.
 
     Raises:
@@ -86,7 +68,7 @@ def open_transformers(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:
             hold a model that is neither a directory nor a GGUF file; the temporary file cannot be written.
     """
     on_gpu = torch.cuda.is_available()
-    where = torch.cuda.get_device_name() if on_gpu else f"{threads} thread{'s' * (threads > 1)}"
+    where = torch.cuda.get_device_name() if on_gpu else threads_text(threads)
     model = _loaded(checkpoint).to("cuda" if on_gpu else "cpu").eval()
     label = f"transformers fp32, {where}{_left_out(checkpoint.config, model.config)}"
     yield TransformersPeer(checkpoint, model, label, None if on_gpu else threads)
@@ -107,21 +89,10 @@ def _loaded(checkpoint: Checkpoint) -> Any:
         return _from_pretrained(checkpoint, first.parent, None)
     if first is not None and is_gguf(first):
         return _from_pretrained(checkpoint, first.parent, first.name)
-    if checkpoint.config.family.gguf_as:
-        checkpoint = as_relative(checkpoint)
-        # GGUF has the tanh form alone; the loaded model gets the form of the checkpoint.
-        written = replace(checkpoint, config=checkpoint.config.with_gelu("tanh"))
-    else:
-        written = checkpoint
-    try:
-        with tempfile.TemporaryDirectory(prefix="glinfer-") as folder:
-            write_gguf(written, Path(folder) / "model.gguf")
-            return _from_pretrained(checkpoint, Path(folder), "model.gguf")
-    except OSError as error:
-        raise InputError(
-            f"cannot write a temporary model for transformers: {reason(error)}; "
-            "check the free space there, or set TMPDIR to another directory"
-        ) from None
+    with temporary_gguf(checkpoint, _PEER) as path:
+        # The loaded model has the checkpoint's form of GELU; the file can have the tanh form alone.
+        relative = as_relative(checkpoint) if checkpoint.config.family.gguf_as else checkpoint
+        return _from_pretrained(relative, path.parent, path.name)
 
 
 def _from_pretrained(checkpoint: Checkpoint, folder: Path, gguf_file: str | None) -> Any:

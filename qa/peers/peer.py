@@ -6,10 +6,13 @@ Each engine is an optional package, which :func:`open_peers` imports when it is 
 from __future__ import annotations
 
 import importlib
+import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +21,8 @@ from glinfer.config import ModelConfig
 from glinfer.errors import InputError, install_command
 from glinfer.families import FAMILIES
 from glinfer.formats.checkpoint import Checkpoint, check_checkpoint
+from glinfer.formats.files import reason
+from glinfer.formats.gguf.write import write_gguf
 from glinfer.inspect.bench.engines import GREEDY
 from glinfer.lower.plans import is_published
 from glinfer.quant.threads import cores
@@ -33,42 +38,16 @@ class Peer(ABC):
 
     def __init__(self, config: ModelConfig, label: str) -> None:
         """``label`` is the name in a table: engine, way of running, number format, threads or device."""
-        self.config, self.label, self._length, self._closed = config, label, 0, False
+        self.config, self.label, self.length = config, label, 0
 
     def prefill(self, ids: Sequence[int]) -> Logits:
         """Empty the cache, run ``ids`` through the model at once; logits [vocab] after the last, in host memory."""
-        self._clear()
-        self._length = 0
-        logits = self._prefill(ids)
-        self._length = len(ids)
-        return logits
+        self.rewind(0)
+        return self.append(ids)
 
     def step(self, token: int) -> Logits:
         """Append one token to the cache; logits [vocab] after it, in host memory."""
-        logits = self._step(token)
-        self._length += 1
-        return logits
-
-    def decode_greedy(self, token: int, count: int) -> list[int]:
-        """Append ``token`` and choose ``count`` tokens greedily; returns them in order.
-
-        The cache grows by ``count``: the last token chosen is not in it yet. Every token is read back before
-        the next one starts, as a program that shows its text must do.
-        """
-        chosen = self._decode_greedy(token, count)
-        self._length += count
-        return chosen
-
-    def rewind(self, length: int) -> None:
-        """Cut the cache back to its first ``length`` tokens."""
-        self._rewind(length)
-        self._length = length
-
-    def close(self) -> None:
-        """Release what the engine holds; harmless when repeated."""
-        if not self._closed:
-            self._closed = True
-            self._close()
+        return self.append([token])
 
     @property
     def ways(self) -> dict[tuple[str, bool], Callable[[int, int], list[int]]]:
@@ -76,28 +55,27 @@ class Peer(ABC):
         return {(GREEDY, False): self.decode_greedy}
 
     @abstractmethod
-    def _clear(self) -> None:
-        """Empty the engine's cache."""
+    def append(self, ids: Sequence[int]) -> Logits:
+        """Append one token, or several to an empty cache; logits [vocab] after the last, which stay as they are."""
+
+    def decode_greedy(self, token: int, count: int) -> list[int]:
+        """Append ``token`` and choose ``count`` tokens greedily; returns them in order.
+
+        The cache grows by ``count``: the last token chosen is not in it yet. Every token is read back before
+        the next one starts, as a program that shows its text must do.
+        """
+        chosen = [token]
+        for _ in range(count):
+            chosen.append(int(self.step(chosen[-1]).argmax()))
+        return chosen[1:]
+
+    def rewind(self, length: int) -> None:
+        """Cut the cache back to its first ``length`` tokens."""
+        self.length = length
 
     @abstractmethod
-    def _prefill(self, ids: Sequence[int]) -> Logits:
-        """Run ids into the empty cache."""
-
-    @abstractmethod
-    def _step(self, token: int) -> Logits:
-        """Run one token; ``_length`` is still without it."""
-
-    @abstractmethod
-    def _decode_greedy(self, token: int, count: int) -> list[int]:
-        """Run a greedy loop; ``_length`` is still without it."""
-
-    @abstractmethod
-    def _rewind(self, length: int) -> None:
-        """Drop the cache from ``length`` on."""
-
-    @abstractmethod
-    def _close(self) -> None:
-        """Release what the engine holds; called once."""
+    def close(self) -> None:
+        """Release what the engine holds; harmless when repeated."""
 
 
 def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None = None) -> list[Peer]:
@@ -115,7 +93,6 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
     for name in names:
         if name not in PEERS:
             raise InputError(f"unknown peer {name!r}; expected one of {', '.join(PEERS)}")
-    threads = cores() if threads is None else threads
     check_checkpoint(checkpoint)
     if "torch" in names and not is_published(checkpoint.config, checkpoint.formats()):
         published = " and ".join(name for name, family in FAMILIES.items() if family.published)
@@ -123,17 +100,13 @@ def open_peers(names: Sequence[str], checkpoint: Checkpoint, threads: int | None
             f"{checkpoint.source}: the peer torch runs models of the families {published} in floats; leave it out for "
             f"this {checkpoint.config.model_type}, llama-cpp runs it"
         )
-    wanted = list(dict.fromkeys(names))
-    engines = [_engine(name) for name in wanted]  # all of them, before the first one loads any weights
-    opened: list[Peer] = []
-    try:
-        for engine in engines:
-            opened.extend(engine(checkpoint, threads))
-    except BaseException:
-        for peer in opened:
-            peer.close()
-        raise
-    return opened
+    engines = [_engine(name) for name in dict.fromkeys(names)]  # all of them, before the first one loads any weights
+    with ExitStack() as opened:
+        peers = [
+            opened.enter_context(closing(peer)) for engine in engines for peer in engine(checkpoint, threads or cores())
+        ]
+        opened.pop_all()
+    return peers
 
 
 def required(package: str, peer: str) -> ModuleType:
@@ -152,20 +125,45 @@ def required(package: str, peer: str) -> ModuleType:
     raise InputError(f"the peer {peer!r} cannot run: {why}; install it with: {install_command('peers')}")
 
 
+@contextmanager
+def temporary_gguf(checkpoint: Checkpoint, engine: str, dtype: str | None = "float32") -> Iterator[Path]:
+    """A GGUF file of a checkpoint within the block, with the tanh form of GELU where it is written as GPT-2.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    if checkpoint.config.family.gguf_as:
+        checkpoint = replace(checkpoint, config=checkpoint.config.with_gelu("tanh"))
+    try:
+        with tempfile.TemporaryDirectory(prefix="glinfer-") as folder:
+            path = Path(folder, "model.gguf")
+            write_gguf(checkpoint, path, dtype=dtype)
+            yield path
+    except OSError as error:
+        raise InputError(
+            f"cannot write a temporary model for {engine}: {reason(error)}; "
+            "check the free space there, or set TMPDIR to another directory"
+        ) from None
+
+
+def threads_text(threads: int) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{threads} thread{'s' * (threads > 1)}"
+
+
 Engine = Callable[[Checkpoint, int], Iterable[Peer]]
 
-PEERS: dict[str, tuple[tuple[str, ...], str, str]] = {
-    "torch": (("torch",), "qa.peers.pytorch", "open_torch"),
-    "llama-cpp": (("gguf", "llama_cpp"), "qa.peers.llama", "open_llama"),
-    "transformers": (("torch",), "qa.peers.huggingface", "open_transformers"),
+PEERS: dict[str, tuple[tuple[str, ...], str]] = {
+    "torch": (("torch",), "pytorch"),
+    "llama-cpp": (("gguf", "llama_cpp"), "llama"),
+    "transformers": (("torch",), "huggingface"),
 }
-"""Packages that an engine needs, and the module and function that open its peers, by the engine's name."""
+"""Packages that an engine needs, and the module beside this one whose ``opened`` opens its peers, by its name."""
 
 
 def _engine(name: str) -> Engine:
-    packages, module, function = PEERS[name]
+    packages, module = PEERS[name]
     for package in packages:
         required(package, name)
-    found: Any = getattr(importlib.import_module(module), function)
-    engine: Engine = found
+    engine: Engine = importlib.import_module(f"qa.peers.{module}").opened
     return engine

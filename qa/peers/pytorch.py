@@ -7,18 +7,21 @@ row.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from glinfer.config import ModelConfig
 from glinfer.formats.checkpoint import Checkpoint
 from glinfer.formats.tensors import head_weight
-from qa.peers.peer import Logits, Peer
+from qa.peers.peer import Logits, Peer, threads_text
 
 MIN_BUCKET = 128
 """Smallest number of cached positions over which a CUDA graph attends; larger ones are powers of two."""
@@ -26,27 +29,8 @@ MIN_BUCKET = 128
 PRODUCTS_FROM = 768
 """Cached positions from which eager fp32 on a GPU attends by two matrix products, see :func:`_products`."""
 
-_NAMES = {torch.float32: "fp32", torch.float16: "fp16"}
-
-
-@dataclass(frozen=True)
-class _Norm:
-    weight: Tensor
-    bias: Tensor
-    eps: float
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-
-
-@dataclass(frozen=True)
-class _Block:
-    ln_1: _Norm
-    qkv: tuple[Tensor, Tensor | None]
-    out: tuple[Tensor, Tensor | None]
-    ln_2: _Norm
-    fc_in: tuple[Tensor, Tensor]
-    fc_out: tuple[Tensor, Tensor]
+Block = Mapping[str, tuple[Tensor, Tensor | None]]
+"""Weight and bias of the linear maps and norms of a block."""
 
 
 class Weights:
@@ -54,60 +38,52 @@ class Weights:
 
     def __init__(self, checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> None:
         """Copies every tensor, converted to ``dtype``."""
-        self.config, self.device, self.dtype = checkpoint.config, device, dtype
-        tensors, names = checkpoint.tensors, self.config.family.names
-        self.wte = self._load(tensors[f"{names.embeddings}.weight"])
-        self.wpe = self._load(tensors[f"{names.positions}.weight"])
-        self.blocks = [self._block(tensors, i) for i in range(self.config.num_hidden_layers)]
-        self.ln_f = self._norm(tensors, names.final_norm)
-        self.head = self._load(tensors[head_weight(self.config)]), self._bias(tensors, names.head)
+        self.config, self.device, self.dtype, self._tensors = checkpoint.config, device, dtype, checkpoint.tensors
+        names = self.config.family.names
+        self.wte = self._load(f"{names.embeddings}.weight")
+        self.wpe = self._load(f"{names.positions}.weight")
+        self.blocks: list[Block] = [
+            {
+                "projection": self._pair(*(names.of("projection", layer, letter) for letter in "qkv")),
+                **{kind: self._pair(names.of(kind, layer)) for kind in ("output", "up", "down")},
+                **{kind: self._pair(names.of(kind, layer)) for kind in ("attention_norm", "mlp_norm")},
+            }
+            for layer in range(self.config.num_hidden_layers)
+        ]
+        self.final_norm = self._pair(names.final_norm)
+        self.head = self._load(head_weight(self.config)), self._load(f"{names.head}.bias")
         self.gelu = "tanh" if self.config.hidden_act == "gelu_new" else "none"
 
-    def _load(self, array: Logits) -> Tensor:
+    def _load(self, *names: str) -> Any:
+        """The tensors under each other, or nothing where the family has none of these names."""
+        found = [self._tensors[name] for name in names if name in self._tensors]
         # A contiguous copy: the arrays may be read-only views of a file, which torch does not know.
-        return torch.from_numpy(np.array(array, dtype=np.float32, order="C")).to(self.device, self.dtype)
+        return torch.from_numpy(np.concatenate(found, dtype=np.float32)).to(self.device, self.dtype) if found else None
 
-    def _pair(self, tensors: Mapping[str, Logits], name: str) -> tuple[Tensor, Tensor]:
-        return self._load(tensors[f"{name}.weight"]), self._load(tensors[f"{name}.bias"])
+    def _pair(self, *names: str) -> tuple[Tensor, Tensor | None]:
+        weight, bias = (self._load(*(f"{name}.{kind}" for name in names)) for kind in ("weight", "bias"))
+        return weight, bias
 
-    def _bias(self, tensors: Mapping[str, Logits], *names: str) -> Tensor | None:
-        """The biases of these matrices, concatenated, if the family has them."""
-        found = [tensors[f"{name}.bias"] for name in names if f"{name}.bias" in tensors]
-        return self._load(np.concatenate(found)) if found else None
+    def norm(self, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        """LayerNorm of the rows x [T, D]."""
+        return functional.layer_norm(x, weight.shape, weight, bias, self.config.layer_norm_eps)
 
-    def _norm(self, tensors: Mapping[str, Logits], name: str) -> _Norm:
-        return _Norm(*self._pair(tensors, name), self.config.layer_norm_eps)
-
-    def _block(self, tensors: Mapping[str, Logits], layer: int) -> _Block:
-        names = self.config.family.names
-        projections = [names.of("projection", layer, letter) for letter in "qkv"]
-        qkv = self._load(np.concatenate([tensors[f"{projection}.weight"] for projection in projections]))
-        out = names.of("output", layer)
-        return _Block(
-            ln_1=self._norm(tensors, names.of("attention_norm", layer)),
-            qkv=(qkv, self._bias(tensors, *projections)),
-            out=(self._load(tensors[f"{out}.weight"]), self._bias(tensors, out)),
-            ln_2=self._norm(tensors, names.of("mlp_norm", layer)),
-            fc_in=self._pair(tensors, names.of("up", layer)),
-            fc_out=self._pair(tensors, names.of("down", layer)),
-        )
-
-    def split_heads(self, block: _Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def split_heads(self, block: Block, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The block's q, k and v of the rows x [T, D], each [1, heads, T, head width]."""
         config = self.config
-        rows = functional.linear(block.ln_1(x), *block.qkv)
+        rows = functional.linear(self.norm(x, *block["attention_norm"]), *block["projection"])
         q, k, v = rows.view(1, len(x), 3, config.num_attention_heads, config.head_dim).permute(2, 0, 3, 1, 4)
         return q, k, v
 
-    def finish_block(self, block: _Block, x: Tensor, mixed: Tensor) -> Tensor:
+    def finish_block(self, block: Block, x: Tensor, mixed: Tensor) -> Tensor:
         """The rest of the block, from the weighted sums ``mixed`` [1, heads, T, head width] on."""
-        x = x + functional.linear(mixed.transpose(1, 2).reshape(x.shape), *block.out)
-        inner = functional.gelu(functional.linear(block.ln_2(x), *block.fc_in), approximate=self.gelu)
-        return x + functional.linear(inner, *block.fc_out)
+        x = x + functional.linear(mixed.transpose(1, 2).reshape(x.shape), *block["output"])
+        inner = functional.linear(self.norm(x, *block["mlp_norm"]), *block["up"])
+        return x + functional.linear(functional.gelu(inner, approximate=self.gelu), *block["down"])
 
     def logits(self, x: Tensor) -> Tensor:
         """Float32 logits [T, V] of the rows x [T, D]."""
-        return functional.linear(self.ln_f(x), *self.head).float()
+        return functional.linear(self.norm(x, *self.final_norm), *self.head).float()
 
 
 def _products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -122,40 +98,68 @@ def _products(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Te
     return torch.matmul(torch.softmax(scores, -1), v)
 
 
-@contextmanager
-def _without_plans(device: torch.device) -> Iterator[None]:
-    """Keep cuDNN's attention out: it plans anew, for 25 ms, whenever the cache has another length."""
-    if device.type != "cuda":
-        yield
-        return
-    before = torch.backends.cuda.cudnn_sdp_enabled()
-    torch.backends.cuda.enable_cudnn_sdp(False)
-    try:
-        yield
-    finally:
-        torch.backends.cuda.enable_cudnn_sdp(before)
+def settings(threads: int | None) -> ExitStack:
+    """Set PyTorch for the whole process, until the stack is closed: ``threads`` on the CPU, None for a GPU.
+
+    On a GPU cuDNN's attention is off: it plans anew, for 25 ms, whenever the cache has another length.
+    """
+    before = ExitStack()
+    if threads is None:
+        before.callback(torch.backends.cuda.enable_cudnn_sdp, torch.backends.cuda.cudnn_sdp_enabled())
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    else:
+        before.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(threads)
+    return before
 
 
-class EagerPeer(Peer):
+class TorchPeer(Peer):
+    """A model that :meth:`forward` runs; PyTorch has ``threads`` threads until it is closed, None for a GPU."""
+
+    def __init__(self, config: ModelConfig, label: str, device: torch.device, threads: int | None) -> None:
+        """Set PyTorch for the whole process."""
+        super().__init__(config, label)
+        self._device, self._settings = device, settings(threads)
+
+    @abstractmethod
+    def forward(self, ids: Tensor) -> Tensor:
+        """Append ids [T], one or, if the cache is empty, several; float32 logits [V] of the last."""
+
+    def append(self, ids: Sequence[int]) -> Logits:
+        """See :class:`Peer`."""
+        return on_host(self.forward(torch.tensor(ids, dtype=torch.int64, device=self._device)))
+
+    def decode_greedy(self, token: int, count: int) -> list[int]:
+        """Choose tokens on the device; see :class:`Peer`."""
+        ids, chosen = torch.tensor([token], dtype=torch.int64, device=self._device), list[int]()
+        for _ in range(count):
+            ids = self.forward(ids).argmax(keepdim=True)
+            chosen.append(int(ids))
+        return chosen
+
+    def close(self) -> None:
+        """See :class:`Peer`."""
+        self._settings.close()
+
+
+class EagerPeer(TorchPeer):
     """Every operation issued from Python, one after another."""
 
-    def __init__(self, weights: Weights, label: str) -> None:
+    def __init__(self, weights: Weights, label: str, threads: int | None = None) -> None:
         """Allocate the cache: keys and values [1, heads, context, head width] of each block."""
         config = weights.config
-        super().__init__(config, label)
+        super().__init__(config, label, weights.device, threads)
         self.weights = weights
-        self._fp32_on_gpu = weights.device.type == "cuda" and weights.dtype is torch.float32
-        shape = (1, config.num_attention_heads, config.max_position_embeddings, config.head_dim)
+        self._fp32_on_gpu = threads is None and weights.dtype is torch.float32
         # Zeros, not whatever lies there: a masked NaN would still spoil the sum that it is multiplied into.
-        self.caches = [(self._zeros(shape, weights.dtype), self._zeros(shape, weights.dtype)) for _ in weights.blocks]
-
-    def _zeros(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        return torch.zeros(shape, dtype=dtype, device=self.weights.device)
+        self._zeros = partial(torch.zeros, device=weights.device)
+        shape = (1, config.num_attention_heads, config.max_position_embeddings, config.head_dim)
+        self.caches = [tuple(self._zeros(shape, dtype=weights.dtype) for _ in range(2)) for _ in weights.blocks]
 
     @torch.inference_mode()
-    def _forward(self, ids: Tensor, start: int) -> Tensor:
-        """Append ids [T] at position ``start``, T = 1 or ``start`` = 0; float32 logits [V] of the last."""
-        weights, stop = self.weights, start + len(ids)
+    def forward(self, ids: Tensor) -> Tensor:
+        """See :class:`TorchPeer`."""
+        weights, start, stop = self.weights, self.length, self.length + len(ids)
         by_products = self._fp32_on_gpu and len(ids) == 1 and stop >= PRODUCTS_FROM
         x = functional.embedding(ids, weights.wte) + weights.wpe[start:stop]
         for block, (keys, values) in zip(weights.blocks, self.caches, strict=True):
@@ -167,62 +171,13 @@ class EagerPeer(Peer):
             else:
                 mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=len(ids) > 1)
             x = weights.finish_block(block, x, mixed)
+        self.length = stop
         return weights.logits(x[-1:])[0]
 
-    def _ids(self, ids: Sequence[int]) -> Tensor:
-        return torch.tensor(ids, dtype=torch.int64, device=self.weights.device)
-
-    def _clear(self) -> None:
-        pass  # what lies beyond the length is overwritten before it is read
-
-    def _prefill(self, ids: Sequence[int]) -> Logits:
-        with _without_plans(self.weights.device):
-            return on_host(self._forward(self._ids([int(token) for token in ids]), 0))
-
-    def _step(self, token: int) -> Logits:
-        with _without_plans(self.weights.device):
-            return on_host(self._forward(self._ids([int(token)]), self._length))
-
-    def _decode_greedy(self, token: int, count: int) -> list[int]:
-        ids, chosen = self._ids([int(token)]), list[int]()
-        with _without_plans(self.weights.device):
-            for place in range(count):
-                ids = self._forward(ids, self._length + place).argmax(keepdim=True)
-                chosen.append(int(ids))
-        return chosen
-
-    def _rewind(self, length: int) -> None:
-        pass
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """See :class:`Peer`."""
         self.caches.clear()
-        del self.weights
-
-
-class CpuThreads:
-    """PyTorch's number of threads, which is one for the whole process, until :meth:`restore`."""
-
-    def __init__(self, threads: int) -> None:
-        """Set it."""
-        self._before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-
-    def restore(self) -> None:
-        """Set the number from before."""
-        torch.set_num_threads(self._before)
-
-
-class CpuPeer(EagerPeer):
-    """Eager on the CPU."""
-
-    def __init__(self, weights: Weights, threads: int) -> None:
-        """See :class:`EagerPeer`."""
-        super().__init__(weights, f"torch eager {_NAMES[weights.dtype]}, {threads} thread{'s' * (threads > 1)}")
-        self._threads = CpuThreads(threads)
-
-    def _close(self) -> None:
-        super()._close()
-        self._threads.restore()
+        super().close()
 
 
 class GraphPeer(EagerPeer):
@@ -237,11 +192,10 @@ class GraphPeer(EagerPeer):
     def __init__(self, weights: Weights, label: str) -> None:
         """See :class:`EagerPeer`."""
         super().__init__(weights, label)
-        self._token = self._zeros((1,), torch.int64)
-        self._position = self._zeros((1,), torch.int64)
-        self._logits = self._zeros((self.config.vocab_size,), torch.float32)
+        self._token, self._position = (self._zeros((1,), dtype=torch.int64) for _ in range(2))
+        self._logits = self._zeros((self.config.vocab_size,), dtype=torch.float32)
         self._places = torch.arange(self.config.max_position_embeddings, device=weights.device)
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[int, Any] = {}
 
     def _advance(self, bucket: int) -> None:
         """One token, from ``_token`` at ``_position`` to ``_logits`` and the next ``_token``."""
@@ -266,15 +220,15 @@ class GraphPeer(EagerPeer):
         self._token.fill_(token)
         self._position.fill_(position)
 
-    def _graph(self, length: int) -> torch.cuda.CUDAGraph:
-        """The graph that attends over at least ``length`` positions."""
-        power = 1 << (length - 1).bit_length()
-        bucket = min(max(MIN_BUCKET, power), self.config.max_position_embeddings)
+    def _replay(self) -> None:
+        """Run the graph that attends over the cached positions and one more."""
+        self.length += 1
+        bucket = min(max(MIN_BUCKET, 1 << (self.length - 1).bit_length()), self.config.max_position_embeddings)
         if bucket not in self._graphs:
             self._graphs[bucket] = self._capture(bucket)
-        return self._graphs[bucket]
+        self._graphs[bucket].replay()
 
-    def _capture(self, bucket: int) -> torch.cuda.CUDAGraph:
+    def _capture(self, bucket: int) -> Any:
         token, position = int(self._token), int(self._position)
         # Libraries set themselves up in the first runs, which a graph must not record. A trial run writes its
         # keys and values where the real one will write them again.
@@ -291,23 +245,28 @@ class GraphPeer(EagerPeer):
         return graph
 
     @torch.inference_mode()
-    def _step(self, token: int) -> Logits:
-        self._place(int(token), self._length)
-        self._graph(self._length + 1).replay()
+    def append(self, ids: Sequence[int]) -> Logits:
+        """See :class:`Peer`."""
+        if not self.length:
+            return super().append(ids)
+        self._place(int(ids[0]), self.length)
+        self._replay()
         return on_host(self._logits)
 
     @torch.inference_mode()
-    def _decode_greedy(self, token: int, count: int) -> list[int]:
-        self._place(int(token), self._length)
+    def decode_greedy(self, token: int, count: int) -> list[int]:
+        """See :class:`Peer`."""
+        self._place(int(token), self.length)
         chosen = []
-        for length in range(self._length + 1, self._length + 1 + count):
-            self._graph(length).replay()
+        for _ in range(count):
+            self._replay()
             chosen.append(int(self._token))
         return chosen
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """See :class:`Peer`."""
         self._graphs.clear()
-        super()._close()
+        super().close()
 
 
 def on_host(logits: Tensor) -> Logits:
@@ -315,12 +274,12 @@ def on_host(logits: Tensor) -> Logits:
     return logits.to("cpu", copy=True).numpy()
 
 
-def open_torch(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:
+def opened(checkpoint: Checkpoint, threads: int) -> Iterator[Peer]:
     """PyTorch's peers: fp32 on the CPU; with a CUDA device also fp32 and fp16 there, eager and as a graph."""
-    yield CpuPeer(Weights(checkpoint, torch.device("cpu"), torch.float32), threads)
+    weights = Weights(checkpoint, torch.device("cpu"), torch.float32)
+    yield EagerPeer(weights, f"torch eager fp32, {threads_text(threads)}", threads)
     if torch.cuda.is_available():
-        device, name = torch.device("cuda"), torch.cuda.get_device_name()
-        for dtype in (torch.float32, torch.float16):
-            weights = Weights(checkpoint, device, dtype)
-            yield EagerPeer(weights, f"torch eager {_NAMES[dtype]}, {name}")
-            yield GraphPeer(weights, f"torch CUDA graph {_NAMES[dtype]}, {name}")
+        for name, dtype in {"fp32": torch.float32, "fp16": torch.float16}.items():
+            weights, device = Weights(checkpoint, torch.device("cuda"), dtype), torch.cuda.get_device_name()
+            yield EagerPeer(weights, f"torch eager {name}, {device}")
+            yield GraphPeer(weights, f"torch CUDA graph {name}, {device}")

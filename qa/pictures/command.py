@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -42,21 +43,13 @@ _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @dataclass
 class Studio:
-    """What makes pictures.
-
-    Attributes:
-        folder: for files that pictures are made of.
-    """
+    """What makes pictures, with a folder for their files."""
 
     folder: Path
 
     @cached_property
     def browser(self) -> Browser:
-        """Chromium.
-
-        Raises:
-            InputError: it, or what drives it, is not here.
-        """
+        """Chromium."""
         node, chromium = shutil.which("node"), next(filter(None, map(shutil.which, _BROWSERS)), None)
         if node is None or chromium is None:
             raise InputError("found no Chromium or no Node.js, which take pictures of pages; run scripts/setup_web.sh")
@@ -88,9 +81,9 @@ class Studio:
         (tools / "glinfer").chmod(0o755)
         return {"PATH": f"{tools}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "GLINFER_CACHE": ""}
 
-    def glinfer(self, *arguments: str) -> None:
+    def glinfer(self, *arguments: str | Path, passing: int = 0) -> None:
         """Run a command of glinfer."""
-        run(sys.executable, "-m", "glinfer", *arguments)
+        run(sys.executable, "-m", "glinfer", *arguments, passing=passing)
 
     def make_pair(self) -> None:
         """Write good.gab and bad.gab, which has one square matrix transposed, with their tokenizers."""
@@ -107,16 +100,13 @@ def _draws(studio: Studio) -> None:
 
 def _diff(studio: Studio) -> None:
     studio.make_pair()
-    pair = [str(studio.folder / name) for name in ("good.gab", "bad.gab")]
-    run(
-        sys.executable, "-m", "glinfer", "diff", *pair, "--prompt", "ROMEO:", "--plot", str(IMAGES / "diff.png"),
-        passing=1,
-    )  # fmt: skip
+    pair = [studio.folder / name for name in ("good.gab", "bad.gab")]
+    studio.glinfer("diff", *pair, "--prompt", "ROMEO:", "--plot", IMAGES / "diff.png", passing=1)
 
 
 def _look(studio: Studio) -> None:
     inside = studio.folder / "inside"
-    studio.glinfer("look", "shakespeare", "JULIET:\nO Romeo, wherefore art thou Romeo?", "--out", str(inside))
+    studio.glinfer("look", "shakespeare", "JULIET:\nO Romeo, wherefore art thou Romeo?", "--out", inside)
     for name, file in {"look-lens": "lens/positions-000.png", "look-attention": "attention/overview.png"}.items():
         shutil.copyfile(inside / file, IMAGES / f"{name}.png")
     page = studio.page((inside / "index.html").as_uri(), 1100, 820, "dark")
@@ -126,13 +116,13 @@ def _look(studio: Studio) -> None:
 
 def _profile(studio: Studio) -> None:
     report = studio.folder / "report.html"
-    studio.glinfer("profile", "shakespeare", "--growth", "--html", str(report))
+    studio.glinfer("profile", "shakespeare", "--growth", "--html", report)
     studio.shoot(studio.page(report.as_uri(), 1100, 1150), "profile.png")
 
 
 def _tour(studio: Studio) -> None:
     target = studio.folder / "tour.html"
-    studio.glinfer("tour", "shakespeare", _TOUR_TEXT, "--out", str(target))
+    studio.glinfer("tour", "shakespeare", _TOUR_TEXT, "--out", target)
     page = studio.page(target.as_uri(), 1280, 1040)
     page.do("says", "#status", "Ready.")
     page.do("click", "#chapters li:nth-child(4) a")
@@ -223,10 +213,8 @@ def _server(studio: Studio) -> None:
 def _chat(studio: Studio) -> None:
     """The animated terminal, of the chat in README.md."""
     block = next(block for block in _BLOCK.findall(DOCUMENTS[0].read_text("utf-8")) if " chat " in block)
-    (IMAGES / "chat.svg").write_text(
-        animated(block.split("\n")[0].removeprefix("$ "), run_block(studio, block, _CHAT_COLUMNS), _CHAT_COLUMNS),
-        encoding="utf-8",
-    )
+    command, events = block.split("\n")[0].removeprefix("$ "), run_block(studio, block, _CHAT_COLUMNS)
+    (IMAGES / "chat.svg").write_text(animated(command, events, _CHAT_COLUMNS), "utf-8")
 
 
 def run_block(studio: Studio, block: str, columns: int) -> list[Event]:
@@ -242,8 +230,7 @@ def run_block(studio: Studio, block: str, columns: int) -> list[Event]:
 def updated(block: str, printed: Sequence[str], place: str) -> str:
     """A transcript with the speeds and the renderer of another run; a line that is ``…`` stands for any lines.
 
-    Raises:
-        StepError: the run printed other lines, or in another order; the message names ``place``.
+    A StepError names the ``place`` if the run printed other lines, or in another order.
     """
     command, *lines = block.splitlines()
     rest, found = iter(printed), [command]
@@ -299,12 +286,8 @@ def pictures(only: str) -> None:
     names = [name.strip() for name in only.split(",")] if only else list(PICTURES)
     if unknown := [name for name in names if name not in PICTURES]:
         raise InputError(f"--only: found {unknown[0]!r}; expected some of {', '.join(PICTURES)}")
-    with tempfile.TemporaryDirectory(prefix="glinfer-pictures-") as folder:
-        studio = Studio(Path(folder))
-        try:
-            for name in names:
-                make, files = PICTURES[name]
-                make(studio)
-                emit(f"{name}: {', '.join(files) or 'README.md and docs'}")
-        finally:
-            studio.close()
+    with tempfile.TemporaryDirectory(prefix="glinfer-pictures-") as folder, closing(Studio(Path(folder))) as studio:
+        for name in names:
+            make, files = PICTURES[name]
+            make(studio)
+            emit(f"{name}: {', '.join(files) or 'README.md and docs'}")

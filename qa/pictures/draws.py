@@ -6,19 +6,20 @@ that it can be read on a light or a dark page.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from glinfer import ModelConfig
 from glinfer.lower.plans import PLANS, plan_for
 
 PARTS = {
-    "ends": ("embedding, vocabulary, choice", "#aa3377", "#e07fb4"),
-    "norm": ("LayerNorm", "#6f6f6f", "#b4b4b4"),
-    "projection": ("queries, keys, values, output", "#3366bb", "#7fb0f0"),
-    "head": ("attention: 4 draws a head, or 2 for all", "#d97a0b", "#f0a848"),
-    "mlp": ("MLP", "#1f7f3f", "#5fc27f"),
+    "ends": (r"(?!h\.|ln_f$)", "embedding, vocabulary, choice", ("#aa3377", "#e07fb4")),
+    "norm": (r"ln_f$|h\.\d+\.ln_", "LayerNorm", ("#6f6f6f", "#b4b4b4")),
+    "projection": (r"h\.\d+\.attn\..*(_proj|qkv)$", "queries, keys, values, output", ("#3366bb", "#7fb0f0")),
+    "head": (r"h\.\d+\.attn\.", "attention: 4 draws a head, or 2 for all", ("#d97a0b", "#f0a848")),
+    "mlp": (r"h\.\d+\.mlp\.", "MLP", ("#1f7f3f", "#5fc27f")),
 }
-"""Text of the legend and colours, light and dark, by the part of the model that a draw computes."""
+"""Parts of the model: what the names of their draws begin with, text of the legend, and colours, light and dark."""
 CELL, LEFT, WIDTH = 9, 62, 440
 STYLE = """text{{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sans-serif;fill:#1b1b1b}}
 .title{{font-size:16px;font-weight:600}}.small{{font-size:12px;fill:#4a4a4a}}.page{{fill:#fff;stroke:#c9c9c9}}
@@ -29,15 +30,7 @@ STYLE = """text{{font:13px system-ui,-apple-system,"Segoe UI",Helvetica,Arial,sa
 
 def part_of(name: str) -> str:
     """The part of the model that the draw of this name computes, a key of :data:`PARTS`."""
-    block, _, within = name.partition(".")
-    if block != "h":
-        return "norm" if name == "ln_f" else "ends"
-    kind = within.partition(".")[2]
-    if kind.startswith("ln_"):
-        return "norm"
-    if kind.startswith("mlp."):
-        return "mlp"
-    return "projection" if kind.endswith(("_proj", "qkv")) else "head"
+    return next(part for part, (pattern, *_) in PARTS.items() if re.match(pattern, name))
 
 
 def rows_of(names: list[str]) -> dict[str, list[str]]:
@@ -65,7 +58,7 @@ def grid(names: list[str], top: int) -> Iterator[str]:
 
 def legend(left: int, top: int) -> Iterator[str]:
     """The colours of all parts, below each other."""
-    for row, (part, (text, *_)) in enumerate(PARTS.items()):
+    for row, (part, (_, text, *_)) in enumerate(PARTS.items()):
         y = top + row * 20
         yield f'<rect class="{part}" x="{left}" y="{y}" width="{CELL + 2}" height="{CELL + 2}"/>'
         yield f'<text x="{left + 20}" y="{y + CELL + 1}">{text}</text>'
@@ -85,7 +78,7 @@ def figure() -> str:
         top += 12 + 8 * (CELL + 5) + 26
     height = top - 20
     colours = [
-        "".join(f".{part}{{fill:{shades[theme]}}}" for part, (_, *shades) in PARTS.items()) for theme in range(2)
+        "".join(f".{part}{{fill:{shades[theme]}}}" for part, (*_, shades) in PARTS.items()) for theme in range(2)
     ]
     style = STYLE.format(light=colours[0], dark=colours[1])
     return "\n".join(

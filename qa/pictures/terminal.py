@@ -43,18 +43,10 @@ def record(
     variables: Mapping[str, str],
     leave: str = "",
 ) -> list[Event]:
-    """Run a command in a terminal, and type a line at each prompt ``> ``.
+    """Run a command in a terminal with more variables, and type a line at each prompt ``> ``, key by key.
 
-    Args:
-        command: the program and its arguments.
-        typed: lines, typed key by key.
-        folder: where it runs.
-        columns: of the terminal.
-        variables: of the environment, besides those of this process.
-        leave: a last line, which ends the program; what is printed after it is not recorded.
-
-    Raises:
-        StepError: it failed, or printed nothing for three minutes.
+    ``leave`` is a last line, which ends the program; what is printed after it is not recorded. A StepError says that it
+    failed, or printed nothing for three minutes.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))

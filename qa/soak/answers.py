@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import httpx
 
@@ -23,8 +23,7 @@ _IMPATIENCE = 0.03
 """Seconds after which a client goes away that does not wait for the first piece."""
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(NamedTuple):
     """An answer: as text to be compared, the text of its first choice, and its tokens with those of the prompt."""
 
     fingerprint: str
@@ -38,49 +37,40 @@ class Answers:
 
     Attributes:
         asked: the requests.
-        first: the first whole answer to each, or nothing.
+        whole: the fingerprints of all whole answers to each, and the text of one of them.
         begun: the longest beginnings of texts that clients had who went away.
         counts: answers by kind.
-        other: answers that differ from the first to the same request, by its place.
         failed: what was no answer, by kind and error.
         tokens: tokens of all answers and their prompts.
     """
 
     asked: Sequence[Asked]
-    first: list[Answer | None]
-    begun: list[str]
     counts: Counter[str] = field(default_factory=Counter)
-    other: Counter[int] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     tokens: int = 0
 
-    @classmethod
-    def to(cls, asked: Sequence[Asked]) -> Answers:
-        """No answers yet."""
-        return cls(asked, [None] * len(asked), [""] * len(asked))
+    def __post_init__(self) -> None:
+        """Start without answers."""
+        self.whole: list[dict[str, str]] = [{} for _ in self.asked]
+        self.begun = [""] * len(self.asked)
 
     def add(self, place: int, answer: Answer, *, left: bool) -> None:
         """Count an answer, or what a client had of one who went away."""
         self.counts[self.asked[place].kind] += 1
         self.tokens += answer.tokens
-        first = self.first[place]
         if left:
             self.begun[place] = max(self.begun[place], answer.text, key=len)
-        elif first is None:
-            self.first[place] = answer
-        elif first.fingerprint != answer.fingerprint:
-            self.other[place] += 1
+        else:
+            self.whole[place][answer.fingerprint] = answer.text
 
     def differing(self, alone: Answers) -> list[int]:
-        """Places of the requests whose answers here are not those of ``alone``."""
-        found = []
-        for place, again in enumerate(alone.first):
-            first, begun = self.first[place], self.begun[place]
-            same = again is not None and (first is None or first.fingerprint == again.fingerprint)
-            same = same and again is not None and again.text.startswith(begun)
-            if (first is not None or begun) and (not same or self.other[place]):
-                found.append(place)
-        return found
+        """Places of the requests whose answers here are not the only one of ``alone``."""
+        pairs = enumerate(zip(self.whole, self.begun, alone.whole, strict=True))
+        return [
+            place
+            for place, (whole, begun, again) in pairs
+            if not whole.keys() <= again.keys() or not next(iter(again.values()), "").startswith(begun)
+        ]
 
 
 async def ask(http: httpx.AsyncClient, asked: Asked, *, stays: bool = False, key: str = "") -> Answer:
@@ -121,32 +111,20 @@ class Load:
         With ``keys`` each request is sent with one of its own, by clients that wait for every end.
         """
         self._address, self._answers, self._clients, self._keys = address, answers, clients, keys
-        self._draw, self._ended, self._began = random.Random(seed), 0.0, 0.0
-        self._tokens, self._since = 0, 0.0
-
-    @property
-    def seconds(self) -> float:
-        """How long they have asked so far; samples do not count."""
-        return self._ended + (time.perf_counter() - self._began if self._began else 0.0)
-
-    def rate(self) -> float:
-        """Tokens a second since the last time that this was asked."""
-        tokens, seconds = self._tokens, self.seconds - self._since
-        self._tokens, self._since = 0, self.seconds
-        return tokens / seconds if seconds else 0.0
+        self._draw = random.Random(seed)
 
     def warm_up(self) -> None:
         """Send what makes the first of everything, and every request so often that each is gone on with."""
-        Load(self._address, Answers.to(first_requests()), self._clients, 0).each(_WARM_UPS)
+        Load(self._address, Answers(first_requests()), self._clients, 0).each(_WARM_UPS)
         self.each(_WARM_UPS)
 
-    def each(self, times: int) -> None:
-        """Send every request ``times`` times."""
+    def each(self, times: int) -> float:
+        """Send every request ``times`` times; returns tokens a second."""
         rounds = iter(range(times - 1))
-        self.until(lambda: next(rounds, None) is None)
+        return self.until(lambda: next(rounds, None) is None)
 
-    def until(self, done: Callable[[], bool], on_request: Callable[[], object] = lambda: None) -> None:
-        """Send every request, round by round, until ``done`` at the end of a round; once at least."""
+    def until(self, done: Callable[[], bool], on_request: Callable[[], object] = lambda: None) -> float:
+        """Send every request, round by round, until ``done`` at the end of a round; returns tokens a second."""
         places = range(len(self._answers.asked))
         left = self._draw.sample(places, len(places))
 
@@ -159,10 +137,9 @@ class Load:
         async def run() -> None:
             await asyncio.gather(*(self._client(next_place) for _ in range(self._clients)))
 
-        before, self._began = self._answers.tokens, time.perf_counter()
+        before, began = self._answers.tokens, time.perf_counter()
         asyncio.run(run())
-        self._ended, self._began = self.seconds, 0.0
-        self._tokens += self._answers.tokens - before
+        return (self._answers.tokens - before) / (time.perf_counter() - began)
 
     async def _client(self, next_place: Callable[[], int | None]) -> None:
         answers, keys = self._answers, self._keys

@@ -1,8 +1,4 @@
-"""Whether the samples of a long run stay as they were.
-
-A warm-up, which does not count, makes what is made once and kept: programs, scratch textures, plans for many rows. Then
-the medians of the first and of the last quarter of the samples are compared.
-"""
+"""Whether the samples of a long run stay as they were: medians of their first and last quarter are compared."""
 
 from __future__ import annotations
 
@@ -39,17 +35,10 @@ class SoakCheck(NamedTuple):
         return self.last / self.first - 1 if self.first else None
 
 
-class Rates(NamedTuple):
-    """Tokens a second of two servers that had the same work in turns."""
-
-    aged: float
-    new: float
-
-
-def judge_beside(rates: Sequence[Rates], limit: float) -> SoakCheck:
-    """Whether a server is as fast as a new one, by the median ratio of their rates over all turns."""
-    ratios = sorted(each.aged / each.new - 1 for each in rates)
-    aged, new = (statistics.median(each[place] for each in rates) for place in range(2))
+def judge_beside(rates: Sequence[tuple[float, float]], limit: float) -> SoakCheck:
+    """Whether a server is as fast as a new one, by the median ratio of (its rate, that of the new one) in all turns."""
+    ratios = sorted(aged / new - 1 for aged, new in rates)
+    aged, new = map(statistics.median, zip(*rates, strict=True))
     quarter, change = len(ratios) // 4, statistics.median(ratios)
     detail = f"{change:+.1%} by {len(ratios)} pairs of turns, the middle half {ratios[quarter]:+.1%} to "
     passed = abs(change) <= limit
@@ -79,10 +68,8 @@ def _judged(name: str, values: Sequence[int]) -> SoakCheck:
 
 def judge_answers(answers: Answers, alone: Answers) -> tuple[SoakCheck, ...]:
     """Whether the answers to each request were those that it has alone, and none failed."""
-    compared = [place for place, again in enumerate(alone.first) if again is not None]
-    odd = answers.differing(alone)
+    compared, odd, failed = sum(map(bool, alone.whole)), answers.differing(alone), answers.failed + alone.failed
     said = "; ".join(json.dumps(dict(answers.asked[place].body))[:200] for place in odd[:_SHOWN])
-    failed = answers.failed + alone.failed
     listed = "; ".join(f"{count} × {error}" for error, count in failed.most_common(_SHOWN))
-    same = SoakCheck("answers as alone", len(compared), len(compared) - len(odd), not odd, said)
+    same = SoakCheck("answers as alone", compared, compared - len(odd), not odd, said)
     return same, SoakCheck("requests that failed", 0, failed.total(), not failed, listed)

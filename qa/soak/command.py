@@ -1,13 +1,7 @@
 """``python -m qa soak``: load a server for long, and check that its process and its answers stay as they were.
 
-Clients ask ``glinfer serve``'s own server for everything at once (:mod:`qa.soak.requests`), some of them going away in
-the middle. From time to time they pause, until the server has nothing to do, and a sample is taken of its process
-(:mod:`qa.soak.served`). The requests are a few hundred, drawn by a seed, and come again and again. At the end each is
-sent once more, alone, to a new server with one place, by a client whose key it has never seen, so that nothing that
-others have asked is reused: every answer of the whole run has to be that one, letter for letter.
-
-Whether the server has become slower is seen beside a new one, to which the same requests are sent in turns with it: a
-machine is not equally fast for an hour, whatever runs on it.
+At the end each request is sent alone to a new server with one place, by a client whose key it has never seen, so that
+nothing that others have asked is reused. Speed is compared with a new server in turns, as a machine's varies by itself.
 """
 
 from __future__ import annotations
@@ -17,10 +11,9 @@ import json
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 import httpx
@@ -31,7 +24,7 @@ from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
 from qa.serve_load import started
 from qa.soak.answers import Answers, Load
-from qa.soak.checks import Rates, Sample, SoakCheck, judge, judge_answers, judge_beside
+from qa.soak.checks import Sample, SoakCheck, judge, judge_answers, judge_beside
 from qa.soak.models import ADAPTER, CHATS, EMBEDS, write_models
 from qa.soak.requests import WRITES, draw_requests
 from qa.soak.served import MEMORY, TEXTURES, command
@@ -45,9 +38,8 @@ SPEED_DRIFT = 0.03
 """Largest difference of speed between the server and a new one, as a fraction."""
 
 
-@dataclass
-class SoakReport:
-    """A long run: renderer, answers, checks, and the error that ended it early; empty if there was none."""
+class SoakReport(NamedTuple):
+    """A long run: renderer, answers, samples, checks, and the error that ended it early; empty if there was none."""
 
     renderer: str
     answers: Answers
@@ -80,21 +72,15 @@ def soak_server(
     Args:
         model: the model to serve, which has a tokenizer; small random ones that chat and embed are served beside it.
         tokens: tokens of prompts and answers, as the server counts them.
-        seconds: limit for the load, in seconds; the warm-up counts, samples and the replay do not. The round of
-            requests that is under way then comes to its end.
-        clients: how many ask at once.
-        slots: sequences of a model at once.
-        seed: seed of the requests and of their order.
-        requests: how many different requests there are.
+        seconds: limit for warm-up, load and samples; the round of requests that is under way then comes to its end.
+        clients, slots: how many ask at once, and sequences of a model at once.
+        seed, requests: of the requests and of their order; how many different ones there are.
         samples: samples to take, evenly from the end of the warm-up to the end; fewer where the time ends before.
         pairs: turns of the server and of a new one at the end, in each of which both have every request once.
         on_progress: receives (stage, what is done of it, all of it), in thousandths of the run, or in requests.
-
-    Raises:
-        InputError: the server has not started.
     """
     began, asked = time.perf_counter(), draw_requests(seed, requests)
-    answers, alone, stopped, renderer = Answers.to(asked), Answers.to(asked), "", ""
+    answers, alone, stopped, renderer = Answers(asked), Answers(asked), "", ""
     taken, beside = list[Sample](), list[SoakCheck]()
     with tempfile.TemporaryDirectory(prefix="glinfer-soak-") as folder:
         chats, adapter, embeds = map(str, write_models(Path(folder)))
@@ -106,14 +92,19 @@ def soak_server(
                 load = Load(address, answers, clients, seed)
                 renderer = httpx.get(f"{address}/v1/models/{WRITES}").json()["renderer"]
                 on_progress("warming up", 0, 0)
+                begun = time.perf_counter()
                 load.warm_up()
-                _sampled(load, answers, (tokens, seconds), samples, taken, lambda: _counts(process), on_progress)
-                on_progress("beside a new server", 0, pairs)
+
+                def share() -> float:
+                    """How much of the run is done, by tokens or by time, whichever is more."""
+                    return max(answers.tokens / tokens, (time.perf_counter() - begun) / seconds)
+
+                for _ in _between_samples(load, share, samples, on_progress):
+                    taken.append(_counts(process))
                 with started(start) as (new, _):
-                    Load(new, answers, clients, seed).warm_up()
-                    loads = Load(address, answers, clients, seed), Load(new, answers, clients, seed)
-                    rates = turns(*loads, pairs, lambda done: on_progress("beside a new server", done, pairs))
-                    beside.append(judge_beside(rates, SPEED_DRIFT))
+                    beside.append(
+                        judge_beside(turns(load, Load(new, answers, clients, seed), pairs, on_progress), SPEED_DRIFT)
+                    )
             on_progress("replaying alone", 0, 0)
             keys = [f"client-{place}" for place in range(len(asked))]
             with started(command(**served, slots=1, waiting=1, keys=keys)) as (address, _):
@@ -126,49 +117,33 @@ def soak_server(
     return SoakReport(renderer, answers, taken, checks, stopped, time.perf_counter() - began)
 
 
-def _sampled(
-    load: Load,
-    answers: Answers,
-    limits: tuple[int, float],
-    samples: int,
-    taken: list[Sample],
-    count: Callable[[], Sample],
-    on_progress: StagedProgress,
-) -> None:
-    """Load a server up to the limits of tokens and seconds, and add samples, the first after the warm-up."""
-    tokens, seconds = limits
-
-    def share() -> float:
-        """How much of the run is done, by tokens or by time, whichever is more."""
-        return max(answers.tokens / tokens, load.seconds / seconds)
-
-    goal = WARM_UP
-    while len(taken) < (samples if share() < 1.0 else MIN_SAMPLES):
+def _between_samples(
+    load: Load, share: Callable[[], float], samples: int, on_progress: StagedProgress
+) -> Iterator[None]:
+    """Load a server until ``share`` is 1, and yield whenever a sample is due, first after the warm-up."""
+    taken = 0
+    while taken < (samples if share() < 1.0 else MIN_SAMPLES):
+        goal = WARM_UP + (1.0 - WARM_UP) * taken / (samples - 1)
         load.until(
             lambda goal=goal: share() >= goal,  # type: ignore[misc]
             lambda: on_progress("soaking", round(1000 * min(share(), 1.0)), 1000),
         )
-        taken.append(count())
-        goal = WARM_UP + (1.0 - WARM_UP) * len(taken) / (samples - 1)
+        yield
+        taken += 1
 
 
-def turns(aged: Load, new: Load, pairs: int, on_pair: Callable[[int], object] = lambda done: None) -> list[Rates]:
-    """Send every request to both servers in turns, the first of them now this one and now that one."""
-    found = list[Rates]()
+def turns(aged: Load, new: Load, pairs: int, on_progress: StagedProgress) -> list[tuple[float, float]]:
+    """Tokens a second of both servers, which get every request in turns, the first of them now this, now that one."""
+    found = list[tuple[float, float]]()
     for pair in range(pairs):
-        for load in (aged, new) if pair % 2 else (new, aged):
-            load.each(1)
-        found.append(Rates(aged.rate(), new.rate()))
-        on_pair(pair + 1)
+        on_progress("beside a new server", pair, pairs)
+        rates = {load: load.each(1) for load in ((aged, new) if pair % 2 else (new, aged))}
+        found.append((rates[aged], rates[new]))
     return found
 
 
 def _counts(process: subprocess.Popen[str]) -> Sample:
-    """What the server's process holds.
-
-    Raises:
-        InputError: it has ended.
-    """
+    """What the server's process holds."""
     assert process.stdin is not None
     assert process.stdout is not None
     with contextlib.suppress(OSError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,20 +37,16 @@ _CHANGING = frozenset({"id", "created", "created_at", "prompt_tokens_details", "
 """Fields of an answer that differ from time to time: names, times, and what was in a cache already."""
 
 _COMPLETIONS = "/v1/completions"
-Drawn = tuple[Any, ...]
+KINDS = {
+    **{"completions": 6, "streams": 4, "left": 4, "adapted": 3, "chats": 1, "scores": 2, "embeddings": 2},
+    **{"rerankings": 1, "structures": 2, "attention": 1, "tokens": 1, "mistakes": 1},
+}
+"""Times that each kind occurs in one deck."""
 
 
 @dataclass(frozen=True)
 class Asked:
-    """A request.
-
-    Attributes:
-        kind: the kind of request, by which answers are counted.
-        path: the route.
-        body: the body, as JSON.
-        leaves_after: pieces of the stream after which the client goes away; None if it waits for the end.
-        refused: whether the answer has to be a refusal.
-    """
+    """A request of a kind, whose client may go away after some pieces of the stream, or which has to be refused."""
 
     kind: str
     path: str
@@ -64,11 +60,10 @@ def draw_requests(seed: int, count: int) -> list[Asked]:
     draw, found, deck = random.Random(seed), list[Asked](), list[str]()
     while len(found) < count:
         if not deck:
-            again = [name for name, (times, _) in KINDS.items() for _ in range(times - 1)] if found else []
+            again = [kind for kind, times in KINDS.items() for _ in range(times - 1)] if found else []
             deck = [*again, *KINDS]
             draw.shuffle(deck)
-        name = deck.pop()
-        found.append(Asked(name, *KINDS[name][1](draw)))
+        found.append(draw_request(deck.pop(), draw))
     return found
 
 
@@ -116,80 +111,50 @@ def _sampling(draw: random.Random, most: int = 48) -> dict[str, Any]:
     return {**draw.choice(_SAMPLING), "seed": draw.getrandbits(31), "max_tokens": draw.randint(1, most)}
 
 
-def _completion(draw: random.Random) -> Drawn:
-    """A whole answer, some with log-probabilities, several choices or a string that ends them."""
-    more: dict[str, Any] = draw.choice(({}, {"logprobs": 2}, {"n": 2}, {"stop": ["the", "\n"]}))
-    prompt = draw.choice((_text(draw), [draw.randrange(256) for _ in range(draw.randint(1, 40))]))
-    return _COMPLETIONS, {"model": WRITES, "prompt": prompt, **_sampling(draw), **more}
-
-
-def _stream(draw: random.Random) -> Drawn:
-    return _COMPLETIONS, {"model": WRITES, "prompt": _text(draw), **_sampling(draw), **_IN_PIECES}
-
-
-def _left(draw: random.Random) -> Drawn:
-    """A stream whose client goes away after some pieces, or before the first."""
-    path, body = _stream(draw)
-    return path, {**body, "model": draw.choice((WRITES, CHATS)), "max_tokens": 120}, draw.choice((0, 1, 3, 8, 20))
-
-
-def _adapted(draw: random.Random) -> Drawn:
-    model = draw.choice((CHATS, ADAPTER, f"{CHATS}:{ADAPTER}"))
-    return _COMPLETIONS, {"model": model, "prompt": _text(draw, 12), **_sampling(draw)}
-
-
-def _chat(draw: random.Random) -> Drawn:
-    """A conversation of one to three messages, whole or in pieces."""
-    roles = ("user", "assistant", "user")[: draw.choice((1, 3))]
-    body = {"model": draw.choice((CHATS, ADAPTER)), **_sampling(draw), **draw.choice(({}, _IN_PIECES))}
-    return "/v1/chat/completions", {**body, "messages": [{"role": role, "content": _text(draw, 5)} for role in roles]}
-
-
-def _score(draw: random.Random) -> Drawn:
-    texts = [f"{_text(draw)}." for _ in range(draw.randint(1, 3))]
-    return "/v1/score", {"model": draw.choice((WRITES, CHATS)), "input": texts}
-
-
 def _sentences(draw: random.Random, fewest: int, most: int) -> list[str]:
     words = [word for word in KNOWN_WORDS if word[0] != "#"]
     return [" ".join(draw.choices(words, k=draw.randint(1, 30))) for _ in range(draw.randint(fewest, most))]
 
 
-def _embedding(draw: random.Random) -> Drawn:
-    return "/v1/embeddings", {"model": EMBEDS, "input": _sentences(draw, 1, 6)}
-
-
-def _rerank(draw: random.Random) -> Drawn:
-    query, *texts = _sentences(draw, 3, 6)
-    return "/v1/rerank", {"model": EMBEDS, "query": query, "documents": texts}
-
-
-def _structured(draw: random.Random) -> Drawn:
-    body = {"model": draw.choice((WRITES, CHATS)), "prompt": _text(draw, 8), **_sampling(draw)}
-    return _COMPLETIONS, {**body, "max_tokens": 60, **draw.choice(_STRUCTURES)}
-
-
-def _attention(draw: random.Random) -> Drawn:
-    return "/v1/attention", {"model": WRITES, "prompt": _text(draw), "block": draw.randrange(2)}
-
-
-def _tokens(draw: random.Random) -> Drawn:
-    return "/tokenize", {"model": draw.choice((WRITES, CHATS)), "prompt": _text(draw)}
-
-
-def _mistake(draw: random.Random) -> Drawn:
-    """A request that has to be refused."""
+def draw_request(kind: str, draw: random.Random) -> Asked:
+    """A request of a kind; tokens of the model that chats are bytes, so its prompts are shorter."""
+    model = draw.choice((WRITES, CHATS))
+    body: dict[str, Any] = {"model": model, "prompt": _text(draw, 24 if model == WRITES else 8), **_sampling(draw)}
+    match kind:
+        case "completions":  # whole, some with log-probabilities, several choices or a string that ends them
+            ids = [draw.randrange(256) for _ in range(draw.randint(1, 40))]
+            more = draw.choice(({}, {"logprobs": 2}, {"n": 2}, {"stop": ["the", "\n"]}))
+            return Asked(kind, _COMPLETIONS, {**body, "prompt": draw.choice((body["prompt"], ids)), **more})
+        case "streams":
+            return Asked(kind, _COMPLETIONS, {**body, **_IN_PIECES})
+        case "left":  # streams whose clients go away after some pieces, or before the first
+            return Asked(kind, _COMPLETIONS, {**body, **_IN_PIECES, "max_tokens": 120}, draw.choice((0, 1, 3, 8, 20)))
+        case "adapted":
+            model = draw.choice((CHATS, ADAPTER, f"{CHATS}:{ADAPTER}"))
+            return Asked(kind, _COMPLETIONS, {**body, "model": model, "prompt": _text(draw, 12)})
+        case "chats":  # conversations of one to three messages, whole or in pieces
+            roles = ("user", "assistant", "user")[: draw.choice((1, 3))]
+            body = {"model": draw.choice((CHATS, ADAPTER)), **_sampling(draw), **draw.choice(({}, _IN_PIECES))}
+            messages = [{"role": role, "content": _text(draw, 5)} for role in roles]
+            return Asked(kind, "/v1/chat/completions", {**body, "messages": messages})
+        case "structures":
+            return Asked(kind, _COMPLETIONS, {**body, "max_tokens": 60, **draw.choice(_STRUCTURES)})
+        case "scores":
+            texts = [f"{_text(draw)}." for _ in range(draw.randint(1, 3))]
+            return Asked(kind, "/v1/score", {"model": model, "input": texts})
+        case "embeddings":
+            return Asked(kind, "/v1/embeddings", {"model": EMBEDS, "input": _sentences(draw, 1, 6)})
+        case "rerankings":
+            query, *texts = _sentences(draw, 3, 6)
+            return Asked(kind, "/v1/rerank", {"model": EMBEDS, "query": query, "documents": texts})
+        case "attention":
+            return Asked(kind, "/v1/attention", {"model": WRITES, "prompt": _text(draw), "block": draw.randrange(2)})
+        case "tokens":
+            return Asked(kind, "/tokenize", {"model": model, "prompt": _text(draw)})
+    assert kind == "mistakes", kind
     wrong: dict[str, Any] = draw.choice(
         ({"model": "nobody"}, {"prompt": _SPEECH * 500}, {"temperature": -1}, _NO_SCHEMA, {"unknown": True},
          {"prompt": None, "max_tokens": None, "input": ["a"]})
     )  # fmt: skip
     path = "/v1/embeddings" if "input" in wrong else _COMPLETIONS
-    return path, {"model": WRITES, "prompt": _text(draw), **_sampling(draw), **wrong}, None, True
-
-
-KINDS: Mapping[str, tuple[int, Callable[[random.Random], Drawn]]] = {
-    "completions": (6, _completion), "streams": (4, _stream), "left": (4, _left), "adapted": (3, _adapted),
-    "chats": (1, _chat), "scores": (2, _score), "embeddings": (2, _embedding), "rerankings": (1, _rerank),
-    "structures": (2, _structured), "attention": (1, _attention), "tokens": (1, _tokens), "mistakes": (1, _mistake),
-}  # fmt: skip
-"""Times that a kind occurs in one deck, and what draws its path, its body, and the rest of :class:`Asked`."""
+    return Asked(kind, path, {**body, "model": WRITES, **wrong}, refused=True)

@@ -1,7 +1,7 @@
 """The server of a soak: that of ``glinfer serve``, in a process of its own, which counts itself when it is asked.
 
-``python -m qa.soak.served SETTINGS``, with the arguments of :func:`serve` as JSON. It says where it listens as
-``glinfer serve`` does. Each line on its standard input is answered by a line of JSON, and it ends with that input.
+``python -m qa.soak.served SETTINGS`` takes the arguments of :func:`serve` as JSON, and says where it listens. Each line
+on its standard input is answered by a line of JSON, and it ends with that input.
 """
 
 from __future__ import annotations
@@ -98,12 +98,8 @@ def serve(
 ) -> None:
     """Serve until standard input ends, and answer each of its lines.
 
-    Args:
-        models: path of each model by its name.
-        adapters: path of each adapter by its name, by the model that it belongs to.
-        slots: sequences of a model at once.
-        waiting: sequences of a model that may wait.
-        keys: the keys of clients; without keys none is required.
+    ``models`` and ``adapters`` of a model are paths by name; ``waiting`` sequences of a model may wait for its
+    ``slots``. Without ``keys`` clients need none.
     """
     scheduler = SchedulerOptions(slots=slots)
     sources = [

@@ -27,28 +27,13 @@ class OraclePeer(Peer):
         self.checkpoint = checkpoint
         self.ids: list[int] = []
 
-    def _run(self, *ids: int) -> Logits:
+    def append(self, ids: Sequence[int]) -> Logits:
         self.ids += ids
         found: Logits = oracle(self.checkpoint, self.ids).astype(np.float32)
         return found
 
-    def _clear(self) -> None:
-        self.ids.clear()
-
-    def _prefill(self, ids: Sequence[int]) -> Logits:
-        return self._run(*ids)
-
-    def _step(self, token: int) -> Logits:
-        return self._run(token)
-
-    def _decode_greedy(self, token: int, count: int) -> list[int]:
-        found = [token]
-        for _ in range(count):
-            found.append(int(self._run(found[-1]).argmax()))
-        return found[1:]
-
-    def _rewind(self, length: int) -> None:
+    def rewind(self, length: int) -> None:
         del self.ids[length:]
 
-    def _close(self) -> None:
+    def close(self) -> None:
         self.ids.clear()

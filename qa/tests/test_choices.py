@@ -33,10 +33,10 @@ def test_the_page_is_compared_by_its_own_logits(capsys: Capture, monkeypatch: py
         assert run(line) == 0
     except InputError as error:
         pytest.skip(str(error))
-    assert "24 tokens, 4 settings, 0 tokens differ" in capsys.readouterr().out
+    assert "24 tokens, 4 settings, 0 texts differ" in capsys.readouterr().out
     monkeypatch.setattr(choices.Sampler, "sample", lambda *_: -1)
     assert run(line) == 1
-    assert "24 tokens differ" in capsys.readouterr().out
+    assert "4 texts differ" in capsys.readouterr().out
 
 
 def test_texts_are_equal_and_a_difference_is_told(

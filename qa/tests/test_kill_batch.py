@@ -25,42 +25,38 @@ def test_four_signals_and_a_full_file(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(list((tmp_path / "out").iterdir())) == 2
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> tuple[Path, Path, Path]:
-    """Prompts, the results of a run without a stop, and the same results in another order."""
+def test_what_is_wrong_is_found(tmp_path: Path) -> None:
     source, expected, results = (tmp_path / name for name in ("prompts.jsonl", "expected.jsonl", "results.jsonl"))
     kill_batch.PROMPTS.write(source, 20, 0)
     keys = [json.loads(line).get("id", number) for number, line in enumerate(source.read_text().splitlines(), 1)]
     lines = [json.dumps({"id": key, "text": f"text {key}"}) + "\n" for key in keys]
     expected.write_text("".join(lines))
-    results.write_text("".join(reversed(lines)))
-    kill_batch.check_same(results, expected, source)
-    return source, expected, results
-
-
-def test_what_is_wrong_is_found(files: tuple[Path, Path, Path]) -> None:
-    source, expected, results = files
-    data = results.read_bytes()
-    for old, new, words in (
-        (b'{"id": 7, "text": "text 7"}\n', b"", "1 prompts have no result, such as 7"),
-        (b'{"id": 7, "text"', b'{"id": 9, "text"', "1 prompts have several results, such as 9"),
-        (b'"text 7"}\n', b'"text 7"}', "is not a result"),
-        (b'"text 7"}\n', b'"text 7"\n', "is not a result"),
-        (b'"text 7"', b'"text 8"', 'a result differs .*"text 8"'),
-        (b'"text 7"}\n', b'"text 7"}\n{"id": 99}\n', "1 results are of no prompt"),
+    data = "".join(reversed(lines)).encode()
+    results.write_bytes(data)
+    kill_batch.check_same(results, expected)
+    kill_batch.check_keys(results, source, kill_batch.PROMPTS)
+    for old, new, words, key in (
+        (b'{"id": 7, "text": "text 7"}\n', b"", '1 results are lost or changed, such as .*"text 7"', 7),
+        (b'"text 7"}\n', b'"text 7"}\n{"id": 9, "text": "text 9"}\n', '1 results are doubled .*"text 9"', 9),
+        (b'"id": 7, "text": "text 7"', b'"id": 99, "text": "text 8"', '1 results are lost or changed.*"text 7"', 7),
     ):
         assert data.count(old) == 1
         results.write_bytes(data.replace(old, new))
         with pytest.raises(kill_batch.BrokenPromiseError, match=words):
-            kill_batch.check_same(results, expected, source)
+            kill_batch.check_same(results, expected)
+        with pytest.raises(kill_batch.BrokenPromiseError, match=f"none or several results, such as {key}$"):
+            kill_batch.check_keys(results, source, kill_batch.PROMPTS)
     results.write_bytes(data[:-1])
     with pytest.raises(kill_batch.BrokenPromiseError, match="the last line has no end"):
-        kill_batch.check_same(results, expected, source)
+        kill_batch.check_same(results, expected)
+    results.write_bytes(data)
+    with pytest.raises(kill_batch.BrokenPromiseError, match=r"a line of results\.jsonl is not a result"):
+        kill_batch.check_same(results, expected, kill_batch.REQUESTS)
 
 
 def test_lines_that_vanish_are_found(tmp_path: Path) -> None:
     out = tmp_path / "results.jsonl"
-    command = kill_batch.BatchCommand(tmp_path / "m", tmp_path / "p", out)
+    command = kill_batch.BatchCommand(out)
     out.write_bytes(b"one\ntwo\nthr")
     command.look()
     assert (command.kept, command.torn) == (b"one\ntwo\n", 1)

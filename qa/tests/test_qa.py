@@ -41,6 +41,14 @@ def test_it_runs_from_the_checkout(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.count("\n") == 1
 
 
+def test_every_command_can_be_imported_outside_of_tests() -> None:
+    code = (
+        "import click, qa.fuzz.run; from qa.__main__ import qa; [qa.get_command(click.Context(qa), name) for name in "
+    )
+    done = finished([sys.executable, "-c", f"{code}{NAMES}]"])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_nothing_in_the_wheel_refers_to_it() -> None:
     suffixes = {".py", ".json", ".glsl", ".frag", ".js"}
     for folder in ("glinfer", "shaders", "web/glinfer"):

@@ -6,7 +6,6 @@ import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from qa_commands import run
@@ -86,22 +85,19 @@ def _output(folder: Path, *command: str) -> str:
 
 class TestCommand:
     @pytest.fixture(autouse=True)
-    def lines(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    def lines(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Three lines in the place of all."""
 
-        def fails() -> str:
-            raise StepError("mypy ended with status 1: some.py: error")
+        def raising(error: Exception) -> str:
+            raise error
 
-        def unanswered() -> str:
-            raise SkippedError("nobody answers")
-
+        failed, skipped = StepError("mypy ended with status 1: some.py: error"), SkippedError("nobody answers")
         lines = {
             "lint": ("style", lambda: "no complaint"),
-            "audit": ("bugs", unanswered),
-            "wheel": ("wheels", fails),
+            "audit": ("bugs", lambda: raising(skipped)),
+            "wheel": ("wheels", lambda: raising(failed)),
         }
         monkeypatch.setattr(release, "CHECKS", lines)
-        return lines
 
     def test_what_fails(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert run(["release"]) == 1

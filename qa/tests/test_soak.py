@@ -18,7 +18,7 @@ from qa.objects import driver_objects
 from qa.serve_load import AnswerError
 from qa.soak import command
 from qa.soak.answers import Answer, Answers, Load, ask
-from qa.soak.checks import Rates, Sample, SoakCheck, judge, judge_answers, judge_beside
+from qa.soak.checks import Sample, SoakCheck, judge, judge_answers, judge_beside
 from qa.soak.command import SoakReport, soak_server
 from qa.soak.models import ADAPTER, CHATS
 from qa.soak.requests import KINDS, WRITES, Asked, draw_requests, fingerprint, first_requests, joined
@@ -73,7 +73,7 @@ class TestJudge:
     def test_a_server_is_as_fast_as_a_new_one(self) -> None:
         """By pairs: a machine that becomes twice as fast meanwhile, or is slow in one turn, says nothing."""
         for aged, passed in ((97.5, True), (102.5, True), (96.5, False), (103.5, False)):
-            rates = [Rates(aged * speed, 100.0 * speed) for speed in (1.0, 1.1, 1.5, 2.0)] + [Rates(10.0, 100.0)]
+            rates = [(aged * speed, 100.0 * speed) for speed in (1.0, 1.1, 1.5, 2.0)] + [(10.0, 100.0)]
             check = judge_beside(rates, 0.03)
             assert check.passed is passed
             assert (check.first, check.last) == pytest.approx((110.0, aged * 1.1))
@@ -109,14 +109,14 @@ class TestRequests:
 class TestAnswers:
     def answers(self, *texts: str, asked: Asked = STREAM, left: bool = False) -> Answers:
         """What came of one request that was sent so many times."""
-        found = Answers.to([asked])
+        found = Answers([asked])
         for text in texts:
             found.add(0, Answer(f"[200, {text}]", text, 2), left=left)
         return found
 
     def test_what_is_the_same_alone(self) -> None:
         found = self.answers("ab", "ab")
-        assert (found.tokens, found.other, found.counts) == (4, {}, {"streams": 2})
+        assert (found.tokens, found.whole, found.counts) == (4, [{"[200, ab]": "ab"}], {"streams": 2})
         assert found.differing(self.answers("ab")) == []
         assert all(check.passed for check in judge_answers(found, self.answers("ab")))
 
@@ -130,7 +130,7 @@ class TestAnswers:
     def test_who_went_away_had_the_beginning(self) -> None:
         for had, same in (("a", True), ("ab", True), ("", True), ("b", False), ("abc", False)):
             found = self.answers("", had, asked=replace(STREAM, leaves_after=1), left=True)
-            assert found.first == [None]
+            assert found.whole == [{}]
             assert found.differing(self.answers("ab")) == ([] if same else [0]), had
 
     def test_what_failed_is_told(self) -> None:
@@ -191,7 +191,7 @@ class TestClients:
             return Answer("", "", 1)
 
         monkeypatch.setattr("qa.soak.answers.ask", answer)
-        answers = Answers.to([replace(WHOLE, body={"number": number}) for number in range(7)])
+        answers = Answers([replace(WHOLE, body={"number": number}) for number in range(7)])
         load = Load("http://localhost", answers, 3, seed=1)
         load.each(2)
         load.until(lambda: answers.tokens >= 40)
@@ -229,7 +229,7 @@ def test_the_command_gives_its_options_and_its_status(
 
     def scripted(model: str, **options: Any) -> SoakReport:
         seen.append((model, options))
-        return SoakReport("GL", Answers.to([]), (), [SoakCheck("threads", 3, 4, False, "planted")], "a fault", 2.0)
+        return SoakReport("GL", Answers([]), (), [SoakCheck("threads", 3, 4, False, "planted")], "a fault", 2.0)
 
     monkeypatch.setattr(command, "soak_server", scripted)
     assert run(["soak", "--seconds", "9", "--tokens", "1000", "--clients", "2", "--seed", "4"]) == 1
