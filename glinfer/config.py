@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +27,7 @@ from glinfer.families.layer import (
     SLIDING,
     DeltaRule,
     Experts,
+    Latent,
     LayerConfig,
     Mixing,
     Rope,
@@ -146,6 +148,9 @@ class ModelConfig:
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
       width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
+    * In families with a latent (:class:`glinfer.families.layer.Latent`) it has ``kv_lora_rank`` elements, and that of
+      queries ``q_lora_rank`` (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements turn, values have
+      ``v_head_dim``, and ``num_key_value_heads`` is not used.
     * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
       vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model. Each
       of ``deepstack_layers`` gives further vectors of these tokens.
@@ -215,6 +220,10 @@ class ModelConfig:
     patches_per_token: int = 0
     deepstack_layers: tuple[int, ...] = ()
     dense_norm: bool = False
+    kv_lora_rank: int = 0
+    q_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -230,6 +239,8 @@ class ModelConfig:
         for name, number in usual.items():
             if getattr(self, name) == 0:
                 self._set(name, number)
+        if self.kv_lora_rank:
+            self._set("num_key_value_heads", self.num_attention_heads)
         self._set("rope_scaling", _pairs(self.rope_scaling))
         self._set("dense", _dense(self.dense))
         for field in dataclasses.fields(self):
@@ -312,6 +323,7 @@ class ModelConfig:
                 raise ConfigError(f"layer_types has {kind!r}; layers of {self.model_type} {words}")
         self._check_delta_rule(family)
         self._check_shared_layers(family)
+        self._check_latent(family)
         if self.layer_types and self.max_window_layers:
             raise ConfigError(
                 "layer_types and max_window_layers both say which layers have a window; expected one of them"
@@ -363,6 +375,22 @@ class ModelConfig:
         if groups and heads * width % (4 * groups):
             raise self._error("linear_norm_groups", f"parts of whole fours of the {heads} heads of {width} elements")
 
+    def _check_latent(self, family: Family | None) -> None:
+        """Check the widths of latents; other families have none."""
+        names = ("kv_lora_rank", "v_head_dim", "qk_rope_head_dim", "q_lora_rank")
+        if family is not None and not family.latent:
+            for name in names:
+                if value := getattr(self, name):
+                    raise ConfigError(f"{name} is {value}; no layer of {self.model_type} has latents")
+        if family is None or not family.latent:
+            return
+        for name in names[:2]:
+            if not getattr(self, name):
+                raise self._error(name, "the elements of the latent" if name == names[0] else "those of a value")
+        turned = self.qk_rope_head_dim
+        if not 4 <= turned < self.head_dim or turned % 4:
+            raise self._error("qk_rope_head_dim", f"a multiple of 4 from 4 to less than head_dim, {self.head_dim}")
+
     def _check_shared_layers(self, family: Family | None) -> None:
         """Check the layers that use keys and values of others, and the embeddings of layers."""
         if self.hidden_size_per_layer_input and family is not None and not family.names.per_layer_table:
@@ -406,7 +434,7 @@ class ModelConfig:
     @property
     def rotary_dim(self) -> int:
         """The number of rotated elements of a head."""
-        return int(self.head_dim * self.partial_rotary_factor)
+        return self.qk_rope_head_dim or int(self.head_dim * self.partial_rotary_factor)
 
     @property
     def embedding_scale(self) -> float:
@@ -452,6 +480,12 @@ class ModelConfig:
         slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
         window = self.sliding_window if slides else 0
         before = range(self.producing_layers - 1, -1, -1) if shared else ()
+        if self.kv_lora_rank:
+            widths = self.kv_lora_rank, self.q_lora_rank, self.head_dim - self.qk_rope_head_dim, self.v_head_dim
+            rows, rope = self.kv_lora_rank + self.qk_rope_head_dim, self._rope(index, local=False)
+            return dataclasses.replace(
+                layer, head_dim=rows, kv_heads=1, rope=rope, score_scale=self._latent_scale, latent=Latent(*widths)
+            )
         return dataclasses.replace(
             layer,
             head_dim=(0 if slides else self.global_head_dim) or self.head_dim,
@@ -510,7 +544,17 @@ class ModelConfig:
         if local and self.rope_local_base_freq:
             return Rope(self.rope_local_base_freq, self.rotary_dim)
         head_dim = (0 if local else self.global_head_dim) or self.head_dim
-        return Rope(self.rope_theta, int(head_dim * self.partial_rotary_factor), self.rope_scaling)
+        turned = self.qk_rope_head_dim or int(head_dim * self.partial_rotary_factor)
+        return Rope(self.rope_theta, turned, self.rope_scaling)
+
+    @property
+    def _latent_scale(self) -> float:
+        """The factor of scores of a head; YaRN's settings for all elements of a head enlarge it."""
+        (scaling, kind), by = self._scaling, 1.0
+        factor, all_elements = scaling.get("factor"), scaling.get("mscale_all_dim")
+        if kind == "yarn" and all_elements and isinstance(factor, (int, float)) and factor > 1:
+            by = 1.0 + 0.1 * all_elements * math.log(factor)
+        return by * by * (self.attention_multiplier or float(self.head_dim**-0.5))
 
     @property
     def _scaling(self) -> tuple[dict[str, Any], Any]:

@@ -142,6 +142,25 @@ class DeltaRule:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """The vector of which the keys and values of all heads are products (DeepSeek-AI 2024).
+
+    Attributes:
+        rank: its elements, which are normalised. Keys have further elements, which turn and are the same in all heads.
+        query_rank: elements of the normalised vector of which queries are products; 0 if they are those of the stream.
+        key: elements of a head's key, and of its query, that do not turn.
+        value: elements of a head's values.
+        eps: the epsilon of both norms, whatever that of others is.
+    """
+
+    rank: int
+    query_rank: int
+    key: int
+    value: int
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """The operations of one layer and their settings.
 
@@ -173,6 +192,8 @@ class LayerConfig:
         per_layer: elements of the layer's own token embedding, which a third branch uses; 0 without that branch.
         scaled: whether a learned factor multiplies the stream after the layer.
         rounded: whether the norms before matrices round their results to 8 bits.
+        latent: the vector of which keys and values are products; None where they are products of the stream. Its
+            elements after those of a key that turn are then the one head of ``head_dim`` elements that a cache keeps.
     """
 
     mixing: Mixing = "attention"
@@ -202,6 +223,7 @@ class LayerConfig:
     per_layer: int = 0
     scaled: bool = False
     rounded: bool = False
+    latent: Latent | None = None
 
     @property
     def attends(self) -> bool:
