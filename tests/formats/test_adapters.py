@@ -27,7 +27,7 @@ from glinfer.formats.adapters.merge import merged, read_adapter
 FORMS = sorted(
     name
     for name, each in DECODERS.items()
-    if each.huggingface and each.huggingface.factors is nothing and not each.layer.rounded
+    if each.huggingface and each.huggingface.factors is nothing and not each.layer.rounded and not each.latent
 )
 LLAMA = tiny("llama")
 QUERY = "model.layers.0.self_attn.q_proj"

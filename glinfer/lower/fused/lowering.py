@@ -180,7 +180,10 @@ class Lowering(ABC):
         return {"rows": self.counted, "kernels": self.kernels}
 
     def value(self, name: str, view: View) -> None:
-        """Name what the last draw has written, in the plan of one sequence."""
+        """Name what the last draw has written, in the plan of one sequence; ``latent_`` what heads see of a latent."""
+        head, _, last = name.rpartition(".")
+        if self.config.kv_lora_rank and last in ("q", "k", "v", "mixed", "joined"):
+            name = f"{head}.latent_{last}"
         if self.table is None:
             self.plan.value(name, view)
 
