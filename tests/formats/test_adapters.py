@@ -123,6 +123,15 @@ def test_peft_adapters_of_a_model_with_factors_are_refused(tmp_path: Path) -> No
         read_adapter(folder, tiny("falcon_h1"))
 
 
+def test_adapters_of_attention_over_a_latent_are_refused(tmp_path: Path) -> None:
+    config = tiny("deepseek_v3")
+    pairs = made_pairs(config)
+    with pytest.raises(FormatError, match=r"self_attn.* belongs to attention over a latent.*expected MLP or head"):
+        read_adapter(write_peft(tmp_path, pairs), config)
+    others = {name: pair for name, pair in pairs.items() if "self_attn" not in name}
+    assert len(read_adapter(write_peft(tmp_path, others), config).matrices) == len(others)
+
+
 def test_scales_are_those_of_peft(tmp_path: Path) -> None:
     patterns = {"v_proj": 9, "^model.layers.1.*up_proj": 3}
     folder = write_peft(tmp_path, made_pairs(LLAMA), lora_alpha=6, use_rslora=True, alpha_pattern=patterns)
