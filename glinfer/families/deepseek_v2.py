@@ -36,5 +36,5 @@ FAMILY = replace(
         experts=(64, 6, False),
         more=_more,
     ),
-    gguf=replace(_GGUF, marked_by="", marks=()),
+    gguf=replace(_GGUF, marked_by="expert_count", marks=()),
 )

@@ -43,13 +43,13 @@ def _more(settings: Settings, fields: Fields) -> Fields:
 
 def latents_of_metadata(keys: Keys, fields: Fields) -> Fields:
     """The widths of latents in a GGUF file; in newer ones those of heads have names of their own."""
-    newer = keys.given(f"{_KEY}_mla")
+    newer, usual = keys.given(f"{_KEY}_mla"), fields["hidden_size"] // fields["num_attention_heads"]
     return {
         "kv_lora_rank": keys.whole("attention.kv_lora_rank"),
         "q_lora_rank": keys.whole("attention.q_lora_rank", 0, least=0),
         "qk_rope_head_dim": keys.whole("rope.dimension_count"),
         "head_dim": keys.whole(f"{_KEY}_mla" if newer else _KEY),
-        "v_head_dim": keys.whole(f"{_VALUE}_mla" if newer else _VALUE),
+        "v_head_dim": keys.whole(f"{_VALUE}_mla" if newer else _VALUE, usual),
         "num_key_value_heads": fields["num_attention_heads"],
         "partial_rotary_factor": 1.0,
     }
@@ -69,7 +69,7 @@ def _metadata(config: Any) -> dict[str, Any]:
     return {**glm4_moe.metadata(config), **metadata_of_latents(config)}
 
 
-GGUF_NAMES = replace(GGUF_EXPERT_NAMES, letters={"projection.kv_a": "kv_a_mqa"})
+GGUF_LETTERS = {"projection.kv_a": "kv_a_mqa"}
 FAMILY = Family(
     "deepseek_v3",
     names=with_latents(glm4_moe.NAMES),
@@ -99,7 +99,7 @@ FAMILY = Family(
     gguf=Gguf(
         "deepseek2",
         attention_bias=False,
-        names=GGUF_NAMES,
+        names=replace(GGUF_EXPERT_NAMES, letters=GGUF_LETTERS),
         inner_key="expert_feed_forward_length",
         marked_by="expert_gating_func",
         marks=(SIGMOID,),

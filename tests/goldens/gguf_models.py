@@ -72,10 +72,11 @@ SCAN = {
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2}
 
 
-LATENTS: dict[str, Any] = {
-    **{**EXPERTS, "num_hidden_layers": 3, "head_dim": 24, "kv_lora_rank": 32, "q_lora_rank": 32},
+LATENT: dict[str, Any] = {
+    **{"num_hidden_layers": 3, "head_dim": 24, "kv_lora_rank": 32, "q_lora_rank": 32},
     **{"qk_rope_head_dim": 8, "v_head_dim": 16, "layer_norm_eps": 1e-6},
 }
+LATENTS: dict[str, Any] = {**EXPERTS, **LATENT}
 
 
 def config(family: str, **more: Any) -> ModelConfig:
@@ -194,6 +195,10 @@ CONFIGS = {
     "deepseek2, softmax": config(
         "deepseek_v2",
         **{**LATENTS, "rope_scaling": {**YARN, "mscale": 0.5, "mscale_all_dim": 0.5}, "shared_intermediate_size": 192},
+    ),
+    "deepseek2, no experts": config("youtu", **LATENT),
+    "minicpm3": config(
+        "minicpm3", **LATENT, embedding_multiplier=12.0, residual_multiplier=1.4 / 3**0.5, logits_scaling=64 / 256
     ),
     "deepseek2": config(
         "deepseek_v3",

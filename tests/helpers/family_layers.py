@@ -44,8 +44,9 @@ def layers_of(family: str) -> dict[str, Any]:
     shared = {"shared_intermediate_size": 512} if "shared_intermediate_size" in FAMILIES[family].usual else {}
     if FAMILIES[family].latent:
         latents = {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "head_dim": 20, "v_head_dim": 12}
-        low = {} if family == "deepseek_v2" else {"q_lora_rank": 18, "use_expert_bias": True}
-        return {**latents, **low, "num_dense_layers": 1, "dense_intermediate_size": 512, **shared}
+        low = {} if family == "deepseek_v2" else {"q_lora_rank": 18}
+        dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if FAMILIES[family].experts else {}
+        return {**latents, **low, **dense, **shared, "use_expert_bias": bool(FAMILIES[family].names.expert_bias)}
     if FAMILIES[family].names.expert_bias:
         dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if family != "minimax_m2" else {}
         layers = {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3} if FAMILIES[family].convolves else {}

@@ -40,7 +40,7 @@ _NULLS = (
 """Settings for which transformers distinguishes null from missing."""
 _LATENT = "latent attention (MLA), whose keys and values are products of a shorter vector"
 _LACKING: Mapping[str, str] = {
-    **dict.fromkeys(("longcat_flash", "minicpm3", "youtu"), _LATENT),
+    "longcat_flash": _LATENT,
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, which chooses keys for each token"),
     "phimoe": "experts chosen one after the other (SparseMixer)",
     "llama4_text": "attention in chunks, and experts whose weights multiply their inputs",
