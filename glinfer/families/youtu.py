@@ -5,7 +5,7 @@ from typing import Any
 
 from glinfer.families import deepseek_v3
 from glinfer.families.huggingface import SAME_MATHS, HuggingFace
-from glinfer.families.names import Names
+from glinfer.families.names import GGUF_NAMES, Names
 from glinfer.families.record import Family
 
 
@@ -30,6 +30,7 @@ FAMILY = Family(
     ),
     gguf=replace(
         deepseek_v3.FAMILY.in_gguf,
+        names=replace(GGUF_NAMES, letters=deepseek_v3.GGUF_LETTERS),
         inner_key="feed_forward_length",
         marked_by="",
         marks=(),

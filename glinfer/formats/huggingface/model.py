@@ -46,7 +46,7 @@ from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_CONFIG_BYTES
 
 Array = npt.NDArray[np.float32]
-_MOST_GUESSING = 16  # layers behind the model's that are looked for
+_MOST_GUESSING = 16  # layers after the model's that are looked for
 NO_FACTORS: Mapping[str, Array] = MappingProxyType({})
 
 

@@ -273,7 +273,7 @@ class Recipes:
 
     @property
     def gates_at(self) -> int:
-        """The first float behind a row of keys, values and queries, where a block begins: of gates, or of ``low``."""
+        """The first float after a row of keys, values and queries, where a block begins: of gates, or of ``low``."""
         return BLOCK_FLOATS * blocks_for(self.heads(0).cols)
 
     def qkv_floats(self, layer: int) -> int:
@@ -294,7 +294,7 @@ class Recipes:
 
     @staticmethod
     def _latents_in_place(floats: int, of: LayerConfig, heads: int) -> Rows:
-        """The source of each of [heads · floats] elements: of a head the latent, behind the place of what turns."""
+        """The source of each of [heads · floats] elements: of a head the latent, after the place of what turns."""
         assert of.latent is not None
         place = np.full((heads, floats), PADDING)
         place[:, of.head_dim - of.latent.rank : of.head_dim] = np.arange(heads * of.latent.rank).reshape(heads, -1)
