@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -31,6 +30,7 @@ from glinfer.families.layer import (
     LayerConfig,
     Mixing,
     Rope,
+    latent_scale,
 )
 from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
@@ -148,9 +148,8 @@ class ModelConfig:
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
       width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
-    * In families with a latent (:class:`glinfer.families.layer.Latent`) it has ``kv_lora_rank`` elements, and that of
-      queries ``q_lora_rank`` (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements turn, values have
-      ``v_head_dim``, and ``num_key_value_heads`` is not used.
+    * A latent (:class:`glinfer.families.layer.Latent`) has ``kv_lora_rank`` elements, and that of queries ``q_lora_rank``
+      (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements turn, and values have ``v_head_dim``.
     * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
       vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model. Each
       of ``deepstack_layers`` gives further vectors of these tokens.
@@ -274,6 +273,7 @@ class ModelConfig:
         self._check_layers(family)
         if family is not None:
             self._check_experts(family)
+            self._check_latent(family)
         if self.hidden_act not in (*ACTIVATIONS, *([family.activation] if family is not None else [])):
             raise self._error("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
         if self.pooling not in POOLINGS:
@@ -323,7 +323,6 @@ class ModelConfig:
                 raise ConfigError(f"layer_types has {kind!r}; layers of {self.model_type} {words}")
         self._check_delta_rule(family)
         self._check_shared_layers(family)
-        self._check_latent(family)
         if self.layer_types and self.max_window_layers:
             raise ConfigError(
                 "layer_types and max_window_layers both say which layers have a window; expected one of them"
@@ -375,21 +374,16 @@ class ModelConfig:
         if groups and heads * width % (4 * groups):
             raise self._error("linear_norm_groups", f"parts of whole fours of the {heads} heads of {width} elements")
 
-    def _check_latent(self, family: Family | None) -> None:
+    def _check_latent(self, family: Family) -> None:
         """Check the widths of latents; other families have none."""
-        names = ("kv_lora_rank", "v_head_dim", "qk_rope_head_dim", "q_lora_rank")
-        if family is not None and not family.latent:
-            for name in names:
-                if value := getattr(self, name):
-                    raise ConfigError(f"{name} is {value}; no layer of {self.model_type} has latents")
-        if family is None or not family.latent:
-            return
-        for name in names[:2]:
-            if not getattr(self, name):
-                raise self._error(name, "the elements of the latent" if name == names[0] else "those of a value")
-        turned = self.qk_rope_head_dim
-        if not 4 <= turned < self.head_dim or turned % 4:
-            raise self._error("qk_rope_head_dim", f"a multiple of 4 from 4 to less than head_dim, {self.head_dim}")
+        for name in ("kv_lora_rank", "v_head_dim", "qk_rope_head_dim", "q_lora_rank"):
+            value = getattr(self, name)
+            if value and not family.latent:
+                raise ConfigError(f"{name} is {value}; no layer of {self.model_type} has latents")
+            if not value and family.latent and name != "q_lora_rank":
+                raise self._error(name, "the elements of a latent, of values, or of those that turn")
+        if (turned := self.qk_rope_head_dim) and (turned >= self.head_dim or turned % 4):
+            raise self._error("qk_rope_head_dim", f"a multiple of 4 below head_dim, {self.head_dim}")
 
     def _check_shared_layers(self, family: Family | None) -> None:
         """Check the layers that use keys and values of others, and the embeddings of layers."""
@@ -480,12 +474,11 @@ class ModelConfig:
         slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
         window = self.sliding_window if slides else 0
         before = range(self.producing_layers - 1, -1, -1) if shared else ()
-        if self.kv_lora_rank:
-            widths = self.kv_lora_rank, self.q_lora_rank, self.head_dim - self.qk_rope_head_dim, self.v_head_dim
-            rows, rope = self.kv_lora_rank + self.qk_rope_head_dim, self._rope(index, local=False)
-            return dataclasses.replace(
-                layer, head_dim=rows, kv_heads=1, rope=rope, score_scale=self._latent_scale, latent=Latent(*widths)
-            )
+        if rank := self.kv_lora_rank:
+            latent = Latent(rank, self.q_lora_rank, self.head_dim - self.qk_rope_head_dim, self.v_head_dim)
+            scale = self.attention_multiplier or latent_scale(self.head_dim, *self._scaling)
+            rows, rope = rank + self.qk_rope_head_dim, self._rope(index, local=False)
+            return dataclasses.replace(layer, head_dim=rows, kv_heads=1, rope=rope, score_scale=scale, latent=latent)
         return dataclasses.replace(
             layer,
             head_dim=(0 if slides else self.global_head_dim) or self.head_dim,
@@ -546,15 +539,6 @@ class ModelConfig:
         head_dim = (0 if local else self.global_head_dim) or self.head_dim
         turned = self.qk_rope_head_dim or int(head_dim * self.partial_rotary_factor)
         return Rope(self.rope_theta, turned, self.rope_scaling)
-
-    @property
-    def _latent_scale(self) -> float:
-        """The factor of scores of a head; YaRN's settings for all elements of a head enlarge it."""
-        (scaling, kind), by = self._scaling, 1.0
-        factor, all_elements = scaling.get("factor"), scaling.get("mscale_all_dim")
-        if kind == "yarn" and all_elements and isinstance(factor, (int, float)) and factor > 1:
-            by = 1.0 + 0.1 * all_elements * math.log(factor)
-        return by * by * (self.attention_multiplier or float(self.head_dim**-0.5))
 
     @property
     def _scaling(self) -> tuple[dict[str, Any], Any]:

@@ -38,6 +38,8 @@ def latents(settings: Settings, fields: Fields, usual: dict[str, int] = USUAL) -
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
+    if not settings.given("n_group"):
+        raise settings.missing("n_group", "1, as groups of experts, eight without it, are not supported")
     return {**glm4_moe.experts(settings, fields, dense=3, scale=2.5), **latents(settings, fields)}
 
 

@@ -6,7 +6,8 @@ plans, formats and estimates read this record instead of the family.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -270,6 +271,14 @@ def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
 def every(period: int, layers: int, usual: _Value, each: _Value) -> tuple[_Value, ...]:
     """The pattern of layers where each ``period``-th is ``each`` and the others are ``usual``."""
     return (usual,) if period > layers else (usual,) * (period - 1) + (each,)
+
+
+def latent_scale(head_dim: int, scaling: Mapping[str, Any], kind: Any) -> float:
+    """The factor of scores of heads over a latent, which YaRN's settings for all elements of a head enlarge."""
+    factor, by = scaling.get("factor"), scaling.get("mscale_all_dim")
+    if kind == "yarn" and isinstance(by, (int, float)) and isinstance(factor, (int, float)) and factor > 1:
+        return float(head_dim**-0.5 * (1.0 + 0.1 * by * math.log(factor)) ** 2)
+    return float(head_dim**-0.5)
 
 
 def one_side(window: int) -> int:
