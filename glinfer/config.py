@@ -148,7 +148,7 @@ class ModelConfig:
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
       width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
-    * A latent (:class:`glinfer.families.layer.Latent`) has ``kv_lora_rank`` elements, and that of queries ``q_lora_rank``
+    * A latent (:class:`glinfer.families.layer.Latent`) has ``kv_lora_rank`` elements, that of queries ``q_lora_rank``
       (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements turn, and values have ``v_head_dim``.
     * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
       vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model. Each
@@ -381,7 +381,7 @@ class ModelConfig:
             if value and not family.latent:
                 raise ConfigError(f"{name} is {value}; no layer of {self.model_type} has latents")
             if not value and family.latent and name != "q_lora_rank":
-                raise self._error(name, "the elements of a latent, of values, or of those that turn")
+                raise self._error(name, "the elements of a latent, of a value, or that turn")
         if (turned := self.qk_rope_head_dim) and (turned >= self.head_dim or turned % 4):
             raise self._error("qk_rope_head_dim", f"a multiple of 4 below head_dim, {self.head_dim}")
 

@@ -75,7 +75,7 @@ def test_latents_belong_to_their_families() -> None:
         ModelConfig(**shape, max_position_embeddings=11, model_type="llama", kv_lora_rank=8)
     for name in ("v_head_dim", "qk_rope_head_dim"):
         widths = {"kv_lora_rank": 8, "v_head_dim": 4, "qk_rope_head_dim": 4, "head_dim": 8, name: 0}
-        with pytest.raises(ConfigError, match=f"{name} is 0; expected the elements of a latent, of values"):
+        with pytest.raises(ConfigError, match=f"{name} is 0; expected the elements of a latent, of a value"):
             ModelConfig(**shape, max_position_embeddings=11, model_type="youtu", **widths)
 
 

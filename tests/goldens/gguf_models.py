@@ -195,6 +195,7 @@ CONFIGS = {
     "deepseek2, softmax": config(
         "deepseek_v2",
         **{**LATENTS, "rope_scaling": {**YARN, "mscale": 0.5, "mscale_all_dim": 0.5}, "shared_intermediate_size": 192},
+        dense_intermediate_size=96,
     ),
     "deepseek2, no experts": config("youtu", **LATENT),
     "minicpm3": config(

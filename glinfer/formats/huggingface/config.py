@@ -38,9 +38,8 @@ _NULLS = (
     "q_lora_rank",
 )
 """Settings for which transformers distinguishes null from missing."""
-_LATENT = "latent attention (MLA), whose keys and values are products of a shorter vector"
 _LACKING: Mapping[str, str] = {
-    "longcat_flash": _LATENT,
+    "longcat_flash": "two attentions in a layer, and experts that pass their input on",
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, which chooses keys for each token"),
     "phimoe": "experts chosen one after the other (SparseMixer)",
     "llama4_text": "attention in chunks, and experts whose weights multiply their inputs",
