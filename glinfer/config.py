@@ -606,11 +606,11 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Field names and values as JSON values, without optional fields that have their defaults."""
-        values = dataclasses.asdict(self)
-        names = list(values)
+        names = list(values := dataclasses.asdict(self))
         first = names.index("num_key_value_heads")
         divides = self.hidden_size % self.num_attention_heads == 0  # without, head_dim has no default
-        usual = ModelConfig(**{name: values[name] for name in names[:first]}, head_dim=0 if divides else 1)
+        kind = DEFAULT if self.kv_lora_rank else self.model_type  # families with latents have no usual widths
+        usual = ModelConfig(**{n: values[n] for n in names[:first]} | {"model_type": kind}, head_dim=int(not divides))
         for name in names[first:]:
             if values[name] == getattr(usual, name):
                 del values[name]

@@ -43,8 +43,10 @@ def test_the_settings_of_published_models(tmp_path: Path) -> None:
     layer = lite.layer(3)
     assert (layer.kv_heads, layer.head_dim) == (1, 576)
     assert layer.score_scale == pytest.approx(192**-0.5 * (1 + 0.0707 * 3.6888794541139363) ** 2)  # ln 40
+    assert ModelConfig.from_json(lite.to_json()) == lite
     flash = config_with(tmp_path, "glm4_moe_lite", mlp_layer_types=["dense"] + ["sparse"] * 46)
     assert (flash.head_dim, flash.q_lora_rank, flash.v_head_dim, flash.num_dense_layers) == (256, 768, 256, 1)
+    assert ModelConfig.from_mapping(flash.to_dict()) == flash
     assert flash.layer(0).score_scale == 256**-0.5
     assert config_with(tmp_path, "minicpm3").residual_multiplier == pytest.approx(1.4 / 62**0.5)
     assert config_with(tmp_path, "cwm").layer_types == ("full_attention", *["sliding_attention"] * 3)
