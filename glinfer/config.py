@@ -26,9 +26,11 @@ from glinfer.families.layer import (
     SLIDING,
     DeltaRule,
     Experts,
+    Latent,
     LayerConfig,
     Mixing,
     Rope,
+    latent_scale,
 )
 from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
@@ -146,6 +148,8 @@ class ModelConfig:
       others); with ``attention_k_eq_v`` their values are the keys before their norm. The last ``num_kv_shared_layers``
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
       width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
+    * A latent (:class:`glinfer.families.layer.Latent`) has ``kv_lora_rank`` elements, that of queries ``q_lora_rank``
+      (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements turn, and values have ``v_head_dim``.
     * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
       vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model. Each
       of ``deepstack_layers`` gives further vectors of these tokens.
@@ -215,6 +219,10 @@ class ModelConfig:
     patches_per_token: int = 0
     deepstack_layers: tuple[int, ...] = ()
     dense_norm: bool = False
+    kv_lora_rank: int = 0
+    q_lora_rank: int = 0
+    qk_rope_head_dim: int = 0
+    v_head_dim: int = 0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -230,6 +238,8 @@ class ModelConfig:
         for name, number in usual.items():
             if getattr(self, name) == 0:
                 self._set(name, number)
+        if self.kv_lora_rank:
+            self._set("num_key_value_heads", self.num_attention_heads)
         self._set("rope_scaling", _pairs(self.rope_scaling))
         self._set("dense", _dense(self.dense))
         for field in dataclasses.fields(self):
@@ -263,6 +273,7 @@ class ModelConfig:
         self._check_layers(family)
         if family is not None:
             self._check_experts(family)
+            self._check_latent(family)
         if self.hidden_act not in (*ACTIVATIONS, *([family.activation] if family is not None else [])):
             raise self._error("hidden_act", f"one of {', '.join(ACTIVATIONS)}")
         if self.pooling not in POOLINGS:
@@ -363,6 +374,17 @@ class ModelConfig:
         if groups and heads * width % (4 * groups):
             raise self._error("linear_norm_groups", f"parts of whole fours of the {heads} heads of {width} elements")
 
+    def _check_latent(self, family: Family) -> None:
+        """Check the widths of latents; other families have none."""
+        for name in ("kv_lora_rank", "v_head_dim", "qk_rope_head_dim", "q_lora_rank"):
+            value = getattr(self, name)
+            if value and not family.latent:
+                raise ConfigError(f"{name} is {value}; no layer of {self.model_type} has latents")
+            if not value and family.latent and name != "q_lora_rank":
+                raise self._error(name, "the elements of a latent, of a value, or that turn")
+        if (turned := self.qk_rope_head_dim) and (turned >= self.head_dim or turned % 4):
+            raise self._error("qk_rope_head_dim", f"a multiple of 4 below head_dim, {self.head_dim}")
+
     def _check_shared_layers(self, family: Family | None) -> None:
         """Check the layers that use keys and values of others, and the embeddings of layers."""
         if self.hidden_size_per_layer_input and family is not None and not family.names.per_layer_table:
@@ -406,7 +428,7 @@ class ModelConfig:
     @property
     def rotary_dim(self) -> int:
         """The number of rotated elements of a head."""
-        return int(self.head_dim * self.partial_rotary_factor)
+        return self.qk_rope_head_dim or int(self.head_dim * self.partial_rotary_factor)
 
     @property
     def embedding_scale(self) -> float:
@@ -452,6 +474,11 @@ class ModelConfig:
         slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
         window = self.sliding_window if slides else 0
         before = range(self.producing_layers - 1, -1, -1) if shared else ()
+        if rank := self.kv_lora_rank:
+            latent = Latent(rank, self.q_lora_rank, self.head_dim - self.qk_rope_head_dim, self.v_head_dim)
+            scale = self.attention_multiplier or latent_scale(self.head_dim, *self._scaling)
+            rows, rope = rank + self.qk_rope_head_dim, self._rope(index, local=False)
+            return dataclasses.replace(layer, head_dim=rows, kv_heads=1, rope=rope, score_scale=scale, latent=latent)
         return dataclasses.replace(
             layer,
             head_dim=(0 if slides else self.global_head_dim) or self.head_dim,
@@ -510,7 +537,8 @@ class ModelConfig:
         if local and self.rope_local_base_freq:
             return Rope(self.rope_local_base_freq, self.rotary_dim)
         head_dim = (0 if local else self.global_head_dim) or self.head_dim
-        return Rope(self.rope_theta, int(head_dim * self.partial_rotary_factor), self.rope_scaling)
+        turned = self.qk_rope_head_dim or int(head_dim * self.partial_rotary_factor)
+        return Rope(self.rope_theta, turned, self.rope_scaling)
 
     @property
     def _scaling(self) -> tuple[dict[str, Any], Any]:
@@ -578,11 +606,11 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Field names and values as JSON values, without optional fields that have their defaults."""
-        values = dataclasses.asdict(self)
-        names = list(values)
+        names = list(values := dataclasses.asdict(self))
         first = names.index("num_key_value_heads")
         divides = self.hidden_size % self.num_attention_heads == 0  # without, head_dim has no default
-        usual = ModelConfig(**{name: values[name] for name in names[:first]}, head_dim=0 if divides else 1)
+        kind = DEFAULT if self.kv_lora_rank else self.model_type  # families with latents have no usual widths
+        usual = ModelConfig(**{n: values[n] for n in names[:first]} | {"model_type": kind}, head_dim=int(not divides))
         for name in names[first:]:
             if values[name] == getattr(usual, name):
                 del values[name]

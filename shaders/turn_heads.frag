@@ -5,6 +5,8 @@
 // over HEAD_DIM elements of a head HEAD_TEXELS texels wide, whose padding is zero. gains has a row for keys and one for
 // queries, of a head or with WHOLE of all heads. The last block of a row is padding after its TEXELS, and stays zero.
 // With VALUES the heads of values are divided too, but neither multiplied nor rotated.
+// With LATENT only the last LATENT elements of a head of keys or values are divided, by their own root mean square, and
+// queries by that of the LOW elements of x from texel LOW_AT on, unless LOW is 0.
 // With ALONE there is one row, of the token at position, and y is its slot of a cache.
 #include "common/block_pass.glsl"
 #include "common/each_row.glsl"
@@ -49,6 +51,15 @@ void main() {
     int slot = ALONE == 1 ? 0 : out_slot;
     int texel = 16 * out_block + out_lane;
     bool key = texel < KEY_TEXELS, normed = key || (texel >= QUERY_AT && texel < TEXELS);
+#ifdef LATENT
+    const int stays = (HEAD_DIM - LATENT) / 4;  // texels of a head that are not divided
+    bool query = normed && !key;
+    int inside = texel < 2 * KEY_TEXELS || query ? (query ? texel - QUERY_AT : texel) % HEAD_TEXELS : 0;
+    bool divided = query ? LOW > 0 : texel < 2 * KEY_TEXELS && inside >= stays;
+    int first = query ? LOW_AT : texel - inside + stays;
+    int width = query ? (LOW + 3) / 4 : HEAD_TEXELS - stays;
+    float elements = float(query ? LOW : LATENT);
+#else
 #ifdef WHOLE
     int width = key ? KEY_TEXELS : TEXELS - QUERY_AT;
 #else
@@ -61,10 +72,12 @@ void main() {
 #endif
     float elements = float(width / HEAD_TEXELS * HEAD_DIM);
     int inside = divided ? (texel < QUERY_AT ? texel : texel - QUERY_AT) % width : 0;
+    int first = texel - inside;
+#endif
     EACH_ROW(DECLARE_SUM)
     if (divided) {
         for (int i = 0; i < width; i++) {
-            ivec2 from = place(slot, texel - inside + i);
+            ivec2 from = place(slot, first + i);
             EACH_ROW(SQUARE)
         }
     }

@@ -91,6 +91,7 @@ class Gguf:
         inner_key: the key of the inner width of an MLP, or of each expert's.
         shared_key: the key of the width of an MLP that all tokens use without a weight.
         marked_by: a key that the files of this family have, and those of other families of the architecture lack.
+        marks: the values of that key that count; empty for all but 0.
         sections: the rotary pairs that turn by time, row and column of an image in published models, if a file lists
             these; in text all three are equal.
         listed: the roles of numbers, one a layer, that a file has as lists in its metadata, by the role's name.
@@ -116,6 +117,7 @@ class Gguf:
     inner_key: str = "feed_forward_length"
     shared_key: str = SHARED_WIDTH
     marked_by: str = ""
+    marks: tuple[int, ...] = ()
     sections: tuple[int, ...] = ()
     listed: tuple[str, ...] = ()
     constants: Mapping[str, float] = field(default_factory=dict)

@@ -24,13 +24,13 @@ NAMES = replace(
 )
 
 
-def experts(settings: Settings, fields: Fields, shared: int = 1, dense: int = 1) -> Fields:
+def experts(settings: Settings, fields: Fields, shared: int = 1, dense: int = 1, scale: float = 1.0) -> Fields:
     """The first layers, which have no experts, the MLP of all tokens, and the factor of weights."""
     shared = settings.whole("n_shared_experts", shared, least=0)
     return {
         "num_dense_layers": settings.whole("first_k_dense_replace", dense, least=0),
         "shared_intermediate_size": shared * fields["intermediate_size"],
-        "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
+        "routed_scaling_factor": settings.number("routed_scaling_factor", scale),
     }
 
 

@@ -6,7 +6,8 @@ plans, formats and estimates read this record instead of the family.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
@@ -142,6 +143,25 @@ class DeltaRule:
 
 
 @dataclass(frozen=True)
+class Latent:
+    """The vector of which the keys and values of all heads are products (DeepSeek-AI 2024).
+
+    Attributes:
+        rank: its elements, which are normalised. Keys have further elements, which turn and are the same in all heads.
+        query_rank: elements of the normalised vector of which queries are products; 0 if they are those of the stream.
+        key: elements of a head's key, and of its query, that do not turn.
+        value: elements of a head's values.
+        eps: the epsilon of both norms, whatever that of others is.
+    """
+
+    rank: int
+    query_rank: int
+    key: int
+    value: int
+    eps: float = 1e-6
+
+
+@dataclass(frozen=True)
 class LayerConfig:
     """The operations of one layer and their settings.
 
@@ -173,6 +193,8 @@ class LayerConfig:
         per_layer: elements of the layer's own token embedding, which a third branch uses; 0 without that branch.
         scaled: whether a learned factor multiplies the stream after the layer.
         rounded: whether the norms before matrices round their results to 8 bits.
+        latent: the vector of which keys and values are products; None where they are products of the stream. Its
+            elements after those of a key that turn are then the one head of ``head_dim`` elements that a cache keeps.
     """
 
     mixing: Mixing = "attention"
@@ -202,6 +224,7 @@ class LayerConfig:
     per_layer: int = 0
     scaled: bool = False
     rounded: bool = False
+    latent: Latent | None = None
 
     @property
     def attends(self) -> bool:
@@ -248,6 +271,14 @@ def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
 def every(period: int, layers: int, usual: _Value, each: _Value) -> tuple[_Value, ...]:
     """The pattern of layers where each ``period``-th is ``each`` and the others are ``usual``."""
     return (usual,) if period > layers else (usual,) * (period - 1) + (each,)
+
+
+def latent_scale(head_dim: int, scaling: Mapping[str, Any], kind: Any) -> float:
+    """The factor of scores of heads over a latent, which YaRN's settings for all elements of a head enlarge."""
+    factor, by = scaling.get("factor"), scaling.get("mscale_all_dim")
+    if kind == "yarn" and isinstance(by, (int, float)) and isinstance(factor, (int, float)) and factor > 1:
+        return float(head_dim**-0.5 * (1.0 + 0.1 * by * math.log(factor)) ** 2)
+    return float(head_dim**-0.5)
 
 
 def one_side(window: int) -> int:

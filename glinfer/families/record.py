@@ -144,6 +144,11 @@ class Family:
         return BOTH in self.usual.get("layer_types", ())
 
     @property
+    def latent(self) -> bool:
+        """Whether keys and values are products of a shorter vector, see :class:`glinfer.families.layer.Latent`."""
+        return "kv_lora_rank" in self.usual
+
+    @property
     def attends(self) -> bool:
         """Whether layers may have attention."""
         return bool(self.usual.get("layer_types", ()) != (DELTA,))

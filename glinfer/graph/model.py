@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Literal
 
 from glinfer.config import ModelConfig
-from glinfer.families.layer import XIELU, DeltaRule, LayerConfig
+from glinfer.families.layer import XIELU, DeltaRule, Latent, LayerConfig
 from glinfer.graph.nodes import (
     Attention,
     Branch,
@@ -17,6 +17,7 @@ from glinfer.graph.nodes import (
     DeltaMixing,
     ExpertMlps,
     ExpertNorms,
+    LatentAttention,
     Layer,
     Linear,
     Mixing,
@@ -29,9 +30,9 @@ from glinfer.graph.nodes import (
 
 
 @lru_cache(maxsize=16)
-def graph_of(config: ModelConfig) -> Graph:
-    """The graph of a model of this shape."""
-    return Graph(config)
+def graph_of(config: ModelConfig, *, absorbed: bool = False) -> Graph:
+    """The graph of a model of this shape; ``absorbed``, latents are keys and values of attention themselves."""
+    return Graph(config, absorbed=absorbed)
 
 
 class Graph:
@@ -40,8 +41,9 @@ class Graph:
     Layers are made when they are asked for, since a file may name absurdly many.
     """
 
-    def __init__(self, config: ModelConfig) -> None:
-        """The graph of a model of this shape."""
+    def __init__(self, config: ModelConfig, *, absorbed: bool = False) -> None:
+        """The graph of a model of this shape, see :func:`graph_of`."""
+        self.absorbed = absorbed
         self.config, self.family, self.names = config, config.family, config.family.names
         self._layers: dict[int, Layer] = {}
 
@@ -220,6 +222,9 @@ class Graph:
             return Convolution((into,), taps, linear("conv_out", width, width))
         if of.delta is not None and not of.attends:
             return self._delta(number, of, of.delta)
+        if of.latent is not None:
+            node = self._latent(number, of, of.latent)
+            return node.absorbed if self.absorbed else node
         queries, keys = config.num_attention_heads * of.head_dim, of.kv_heads * of.head_dim
         own = of.source is None
         rows = {"q": queries, "k": keys}
@@ -240,6 +245,26 @@ class Graph:
             k_norm,
             of,
             self._inner_norm("output_norm", number, queries),
+        )
+
+    def _latent(self, number: int, of: LayerConfig, widths: Latent) -> LatentAttention:
+        heads, rank, low, width = (
+            self.config.num_attention_heads,
+            widths.rank,
+            widths.query_rank,
+            self.config.hidden_size,
+        )
+        linear = partial(self._linear, "projection", layer=number)
+        turned = of.head_dim - rank
+        return LatentAttention(
+            linear(low, width, letter="q_a") if low else None,
+            self._norm("head_norm", number, "q_a", low) if low else None,
+            linear(heads * (widths.key + turned), low or width, letter="q_b" if low else "q"),
+            linear(of.head_dim, width, letter="kv_a"),
+            self._norm("head_norm", number, "kv_a", rank),
+            linear(heads * (widths.key + widths.value), rank, letter="kv_b"),
+            self._linear("output", width, heads * widths.value, layer=number, letter="o"),
+            of,
         )
 
     def _delta(self, number: int, of: LayerConfig, rule: DeltaRule) -> DeltaMixing:

@@ -7,10 +7,10 @@ nodes which tensors a file has; plans are lowered from them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
-from glinfer.families.layer import DeltaRule, Experts, LayerConfig
+from glinfer.families.layer import DeltaRule, Experts, Latent, LayerConfig
 from glinfer.families.names import Names
 
 
@@ -23,7 +23,8 @@ class ModelTensor:
         part: ``weight`` or ``bias``; empty if the role is the whole name.
         shape: vectors [n], matrices [out, in], the weights of a convolution [elements, 1, positions].
         layer: the number of the layer; None outside of all layers.
-        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; ``qkv``, ``z``, ``b`` or ``a`` of a
+        letter: ``q``, ``k``, ``v`` or ``o`` of projections and norms of heads; with a latent ``q_a``, ``q_b``, ``kv_a``
+            and ``kv_b``; ``qkv``, ``z``, ``b`` or ``a`` of a
             delta rule; the number of an expert, or of a dense layer after the pooling.
     """
 
@@ -112,6 +113,7 @@ class Attention(Node):
         q_norm, k_norm: the norms of heads, of ``whole`` rows or of each head.
         of: angles, scale, window and the other settings of the layer.
         out_norm: the norm before ``out``, where there is one.
+        low: the product by whose root mean square queries are divided, where there is one.
     """
 
     q: Linear
@@ -124,11 +126,63 @@ class Attention(Node):
     k_norm: Norm | None
     of: LayerConfig
     out_norm: Norm | None = None
+    low: Linear | None = None
 
     @property
     def whole(self) -> bool:
         """Whether norms are of all heads together."""
         return self.of.head_norms == "width"
+
+
+@dataclass(frozen=True)
+class LatentAttention(Node):
+    """Attention whose keys and values are products of a latent, see :class:`glinfer.families.layer.Latent`.
+
+    Attributes:
+        low, low_norm: the vector of queries and its norm, where there is one.
+        q: the queries; each head has the elements that stay, then those that turn.
+        latent: the latent, then the elements of a key that turn.
+        latent_norm: the norm of the latent.
+        kv: of each head its key, then its values.
+        out: the product of the results.
+        of: angles, scale and the other settings of the layer.
+    """
+
+    low: Linear | None
+    low_norm: Norm | None
+    q: Linear
+    latent: Linear
+    latent_norm: Norm
+    kv: Linear
+    out: Linear
+    of: LayerConfig
+
+    @property
+    def widths(self) -> Latent:
+        """The widths of the latent and of heads."""
+        assert self.of.latent is not None
+        return self.of.latent
+
+    @property
+    def heads(self) -> int:
+        """The number of heads."""
+        return self.kv.outputs // (self.widths.key + self.widths.value)
+
+    @property
+    def absorbed(self) -> Attention:
+        """The same as attention over the latent itself: keys are one head, and values are its normalised elements.
+
+        The products of the latent are in those of queries and results, see
+        :meth:`glinfer.lower.weights.fold.FoldedWeights.absorbed`.
+        """
+        q = _absorbed(self.q, self.heads * self.of.head_dim, self.latent.inputs)
+        out = _absorbed(self.out, self.out.outputs, self.heads * self.widths.rank)
+        return Attention(q, self.latent, None, None, out, None, None, None, self.of, low=self.low)
+
+
+def _absorbed(node: Linear, *shape: int) -> Linear:
+    """A product that has absorbed others."""
+    return Linear(f"{node.name}.absorbed", replace(node.weight, shape=shape))
 
 
 @dataclass(frozen=True)
@@ -179,7 +233,7 @@ class Nothing(Node):
     """The body of a branch that a layer does not have."""
 
 
-Mixing = Attention | Convolution | DeltaMixing | Nothing
+Mixing = Attention | LatentAttention | Convolution | DeltaMixing | Nothing
 
 
 @dataclass(frozen=True)

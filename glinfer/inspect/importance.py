@@ -25,7 +25,7 @@ from glinfer.formats.gguf.write import Importance
 from glinfer.formats.tensors import stored_tensors, weight_shapes
 from glinfer.gl.context import Device
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, Mlp, Nothing, PerLayer
+from glinfer.graph.nodes import Attention, Convolution, DeltaMixing, ExpertMlps, LatentAttention, Mlp, Nothing, PerLayer
 
 CHUNK = 512
 """Tokens in a chunk; chunks run independently."""
@@ -134,6 +134,12 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
         block, mlp = f"blocks.{layer.number}", layer.mlp.body
         for branch in layer.mixings:
             node, name = branch.body, f"{block}.{branch.name}"
+            if isinstance(node, LatentAttention):
+                yield f"{name}.norm", [f"{(node.low or node.q).name}.weight", f"{node.latent.name}.weight"]
+                yield from ((f"{name}.low", [f"{node.q.name}.weight"]),) if node.low is not None else ()
+                yield f"{name}.latent", [f"{node.kv.name}.weight"]
+                yield f"{name}.joined", [f"{node.out.name}.weight"]
+                continue
             assert isinstance(node, Attention | Convolution | DeltaMixing)
             first = (node.q, node.k, node.v) if isinstance(node, Attention) else node.into
             value = "joined" if isinstance(node, Attention) else "mixed"

@@ -27,7 +27,7 @@ from glinfer.formats.adapters.merge import merged, read_adapter
 FORMS = sorted(
     name
     for name, each in DECODERS.items()
-    if each.huggingface and each.huggingface.factors is nothing and not each.layer.rounded
+    if each.huggingface and each.huggingface.factors is nothing and not each.layer.rounded and not each.latent
 )
 LLAMA = tiny("llama")
 QUERY = "model.layers.0.self_attn.q_proj"
@@ -121,6 +121,15 @@ def test_peft_adapters_of_a_model_with_factors_are_refused(tmp_path: Path) -> No
     folder = write_peft(tmp_path, made_pairs(tiny("falcon_h1")))
     with pytest.raises(FormatError, match=r"factors of its matrices.*convert_lora_to_gguf"):
         read_adapter(folder, tiny("falcon_h1"))
+
+
+def test_adapters_of_attention_over_a_latent_are_refused(tmp_path: Path) -> None:
+    config = tiny("deepseek_v3")
+    pairs = made_pairs(config)
+    with pytest.raises(FormatError, match=r"self_attn.* belongs to attention over a latent.*expected MLP or head"):
+        read_adapter(write_peft(tmp_path, pairs), config)
+    others = {name: pair for name, pair in pairs.items() if "self_attn" not in name}
+    assert len(read_adapter(write_peft(tmp_path, others), config).matrices) == len(others)
 
 
 def test_scales_are_those_of_peft(tmp_path: Path) -> None:

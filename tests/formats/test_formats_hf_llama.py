@@ -256,7 +256,7 @@ def test_a_family_that_only_begins_like_a_known_one_is_another(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("name", "needs"),
     [
-        *(("deepseek_v2", "latent"), ("deepseek_v3", "latent"), ("glm4_moe_lite", "latent")),
+        *(("longcat_flash", "two attentions"), ("deepseek_v32", "sparse attention")),
         *(("phimoe", "experts chosen"), ("llama4_text", "attention in chunks")),
         *(("kimi_linear", "Kimi's delta"), ("jamba", "the scan of Mamba-1"), ("bloom", "positions as biases")),
     ],

@@ -280,6 +280,23 @@ def other_form(source: Path, target: Path, form: str) -> None:
             changed |= {f"{layer}attn_qkv.weight": None, f"{layer}attn_gate.weight": None}
             changed[f"{layer}ssm_in.weight"] = np.concatenate(parts, axis=1).reshape(-1, 64)
         rewritten(source, target, {}, changed)
+    elif form == "keys apart":
+        changed = {}
+        for name in [name for name in tensors if name.endswith("attn_kv_b.weight")]:
+            keys, values = np.split(tensors[name].reshape(4, -1, 32), [16], axis=1)
+            changed |= {
+                name: None,
+                name.replace("kv_b", "k_b"): keys.swapaxes(1, 2),
+                name.replace("kv_b", "v_b"): values,
+            }
+        lengths = {
+            "head_count_kv": 1,
+            "key_length": 40,
+            "value_length": 32,
+            "key_length_mla": 24,
+            "value_length_mla": 16,
+        }
+        rewritten(source, target, {f"deepseek2.attention.{key}": length for key, length in lengths.items()}, changed)
     else:
         name = "qwen35moe" if "blk.0.ssm_alpha.weight" in tensors else "qwen35"
         more = {key.replace("blk.1.", "blk.5."): values for key, values in tensors.items() if key.startswith("blk.1.")}
@@ -292,6 +309,7 @@ def other_form(source: Path, target: Path, form: str) -> None:
 
 
 OTHER_FORMS = [("qwen35moe", "gates joined"), ("qwen3next", "delta joined"), ("qwen35moe", "guessing")]
+OTHER_FORMS += [("deepseek2", "keys apart"), ("deepseek2, softmax", "keys apart")]
 
 
 @each_case(("name", "form"), OTHER_FORMS)
@@ -302,6 +320,15 @@ def test_other_forms_of_files_hold_the_same_model(path: Path, tmp_path: Path, na
     assert found.config == made.config
     for tensor in weight_shapes(made.config):
         assert np.array_equal(found.floats(tensor), made.floats(tensor)), tensor
+
+
+def test_keys_apart_without_their_values_are_refused(path: Path, tmp_path: Path) -> None:
+    written(path, random_checkpoint(CONFIGS["deepseek2"], seed=5))
+    other_form(path, tmp_path / "other.gguf", "keys apart")
+    for changed in (None, np.zeros((4, 16, 31), np.float32)):
+        rewritten(tmp_path / "other.gguf", path, {}, {"blk.1.attn_v_b.weight": changed})
+        with pytest.raises(FormatError, match=r"'blk.1.attn_k_b.weight' has shape \[4, 32, 16\], and attn_v_b"):
+            read_gguf(path)
 
 
 def test_rows_by_heads_of_keys_stay_in_their_blocks(path: Path, tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ ANYWHERE = """
 NEEDED = {
     "nemotron_h": {"layers_block_type": ["linear_attention"]},
     "glm4_moe": {"num_attention_heads": 64},
+    "deepseek_v3": {"n_group": 1},
     "hunyuan_v1_moe": {"num_experts": 64},
     "bitnet": {"quantization_config": {"quant_method": "bitnet", "linear_class": "autobitlinear"}},
 }

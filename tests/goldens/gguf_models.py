@@ -72,6 +72,13 @@ SCAN = {
 EXPERTS = {"num_experts": 6, "num_experts_per_tok": 2}
 
 
+LATENT: dict[str, Any] = {
+    **{"num_hidden_layers": 3, "head_dim": 24, "kv_lora_rank": 32, "q_lora_rank": 32},
+    **{"qk_rope_head_dim": 8, "v_head_dim": 16, "layer_norm_eps": 1e-6},
+}
+LATENTS: dict[str, Any] = {**EXPERTS, **LATENT}
+
+
 def config(family: str, **more: Any) -> ModelConfig:
     groups = {} if family == "gpt2" else {"num_key_value_heads": 2}
     act = "gelu_new" if family == "gpt2" or family.startswith("gemma") else FAMILIES[family].activation
@@ -184,6 +191,20 @@ CONFIGS = {
         **{**EXPERTS, "num_hidden_layers": 3, "num_dense_layers": 1, "dense_intermediate_size": 160},
         **{"norm_topk_prob": True, "use_expert_bias": True, "shared_intermediate_size": 192, "num_key_value_heads": 4},
         routed_scaling_factor=2.5,
+    ),
+    "deepseek2, softmax": config(
+        "deepseek_v2",
+        **{**LATENTS, "rope_scaling": {**YARN, "mscale": 0.5, "mscale_all_dim": 0.5}, "shared_intermediate_size": 192},
+        dense_intermediate_size=96,
+    ),
+    "deepseek2, no experts": config("youtu", **LATENT),
+    "minicpm3": config(
+        "minicpm3", **LATENT, embedding_multiplier=12.0, residual_multiplier=1.4 / 3**0.5, logits_scaling=64 / 256
+    ),
+    "deepseek2": config(
+        "deepseek_v3",
+        **{**LATENTS, "num_dense_layers": 1, "dense_intermediate_size": 160, "shared_intermediate_size": 96},
+        **{"norm_topk_prob": True, "use_expert_bias": True, "routed_scaling_factor": 2.5},
     ),
     "minimax-m2": config(
         "minimax_m2", **EXPERTS, partial_rotary_factor=0.5, norm_topk_prob=True, use_expert_bias=True, rope_theta=5e6

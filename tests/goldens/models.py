@@ -72,6 +72,12 @@ GRANITE = {
     "logits_scaling": 8.0,
 }
 EXPERTS = {"moe_intermediate_size": 70, "intermediate_size": 70, "num_experts_per_tok": 3}
+LATENT = {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "qk_nope_head_dim": 12, "v_head_dim": 10, "num_key_value_heads": 6}
+LATENTS = {
+    **LATENT,
+    **{"n_routed_experts": 7, "num_hidden_layers": 3, "first_k_dense_replace": 1, "intermediate_size": 101},
+}
+"""Widths of latents, experts, and a layer without them."""
 GPT_OSS = {**ODD, **EXPERTS, "model_type": "gpt_oss", "head_dim": 20, "num_local_experts": 6}
 DELTA = {
     "linear_num_key_heads": 4,
@@ -308,6 +314,40 @@ MODELS = {
         {"head_dim": 20, "n_routed_experts": 7, "n_shared_experts": 1, "num_hidden_layers": 3},
         {"first_k_dense_replace": 1, "norm_topk_prob": True, "routed_scaling_factor": 2.5},
         seed=5,
+    ),
+    "deepseek_v2": made("deepseek_v2", ODD, EXPERTS, LATENTS, q_lora_rank=None),
+    "deepseek_v2-scaled": made(
+        "deepseek_v2",
+        ODD,
+        EXPERTS,
+        LATENTS,
+        {"q_lora_rank": 18, "routed_scaling_factor": 1.7, "n_shared_experts": 1, "first_k_dense_replace": 0},
+        {
+            "rope_parameters": {
+                **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 0.707},
+                "original_max_position_embeddings": 55,
+            }
+        },
+        seed=2,
+    ),
+    "youtu": made("youtu", ODD, LATENT, seed=2, q_lora_rank=18, tie_word_embeddings=False),
+    "minicpm3": made(
+        "minicpm3",
+        EVEN,
+        LATENT,
+        {"num_key_value_heads": 4, "q_lora_rank": 18, "scale_emb": 1.7, "scale_depth": 0.9, "dim_model_base": 16},
+        seed=1,
+        tie_word_embeddings=False,
+    ),
+    "internlm3": made("internlm3", ODD, head_dim=10, rope_scaling={"rope_type": "dynamic", "factor": 6.0}),
+    "iquestcoder": made("iquestcoder", ODD, head_dim=10),
+    "cwm": made("cwm", EVEN, seed=1, head_dim=16, num_hidden_layers=3, sliding_window=30),
+    "deepseek_v3": made("deepseek_v3", ODD, EXPERTS, LATENTS, q_lora_rank=18, n_group=1, topk_group=1, seed=1),
+    "glm4_moe_lite": made(
+        "glm4_moe_lite",
+        {**EVEN, **EXPERTS, **LATENTS, "num_key_value_heads": 4, "q_lora_rank": 20, "first_k_dense_replace": 1},
+        mlp_layer_types=["dense", "sparse", "sparse"],
+        seed=1,
     ),
     "minimax_m2": made(
         "minimax_m2", ODD, seed=0, head_dim=20, rotary_dim=12, num_local_experts=7, num_experts_per_tok=3

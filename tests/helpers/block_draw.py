@@ -16,6 +16,7 @@ import pytest
 from one_draw import OUT, Array, BlockDraw, Case, normal, stale_numbers
 from tiers import tiered
 
+from glinfer.families.layer import Latent
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
@@ -25,7 +26,7 @@ from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, shared_parts
 from glinfer.kernels.fused.embed import embed_token
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER
-from glinfer.kernels.fused.rows import RowInterleaved
+from glinfer.kernels.fused.rows import RowInterleaved, padded
 from glinfer.kernels.fused.sample import pick
 from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.options import KernelOptions
@@ -280,14 +281,20 @@ def raw_row_of(one: BlockDraw, inputs: int, activation: str, *, gated: bool, sum
     return RawRows(RowInterleaved((one.blocks("x", numbers),)), matrix, activation, 1e-5)
 
 
-def in_heads(seed: int, rows: int, heads: Heads, head_dim: int) -> Array:
-    """Rows k | v | q of heads of ``head_dim`` elements, zeros behind each head; NaN between values and queries."""
+def in_heads(seed: int, rows: int, heads: Heads, head_dim: int, latent: Latent | None = None) -> Array:
+    """Rows k | v | q of heads of ``head_dim`` elements, zeros behind each head; NaN between values and queries.
+
+    A ``latent`` has the vector of queries in the next whole block.
+    """
     random = normal(seed, rows, heads.cols)
     keys = random[:, : 2 * heads.kv_floats].reshape(rows, -1, heads.floats)
     queries = random[:, heads.queries_at :].reshape(rows, -1, heads.floats)
     keys[..., head_dim:], queries[..., head_dim:] = 0, 0
     random[:, 2 * heads.kv_floats : heads.queries_at] = np.nan
-    return random
+    if latent is None:
+        return random
+    between = np.zeros((rows, padded(heads.cols) - heads.cols), np.float32)
+    return np.concatenate([random, between, normal(seed + 1, rows, latent.query_rank)], axis=1)
 
 
 def turn_draw(
@@ -302,7 +309,7 @@ def turn_draw(
 ) -> BlockDraw:
     """Keys and queries of one row normalised and turned, as ``how`` says, into a cache with ``slots``."""
     one = BlockDraw(kernels, {"position": (0, (slots or POSITIONS) - 1)}, edge)
-    x = one.blocks("x", np.nan_to_num(in_heads(1, 1, heads, head_dim)))
+    x = one.blocks("x", np.nan_to_num(in_heads(1, 1, heads, head_dim, how.get("latent"))))
     kept = BlockLayout.by_block((max(slots, 1), heads.cols), edge, aside=heads.aside * aside, every=max(slots, 1))
     out = one.out(kept if slots else one.layout(1, heads.cols))
     where = {"rows": None, "first": "position" if slots else 0}
@@ -320,11 +327,13 @@ def turned(
     whole: bool = False,
     turns: bool = True,
     turned_first: bool = False,
+    latent: Latent | None = None,
     **how: bool,
 ) -> BlockDraw:
     """The draw that normalises and turns heads."""
     gains, turning = head_gains(one, heads, head_dim, whole=whole), turning_of(one, heads, turns=turns, **how)
     norm: dict[str, Any] = {"head_dim": head_dim, "eps": 1e-5, "whole": whole, "turned_first": turned_first}
+    norm |= {"latent": latent, "low_at": padded(heads.cols)}
     return one.draw(turn_heads("draw", x, gains, turning, out, kernels=one.kernels, **norm, **where))
 
 

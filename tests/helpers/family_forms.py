@@ -12,7 +12,7 @@ FEW = ("apertus ", "qwen3_5_text ", "nemotron_h ", "qwen3_moe ", "lfm2 ", "gemma
 FEW += ("gab odd ", "bert ", "llama adapters", "choice", "siglip image", "llama images", "qwen3_vl image")
 """Rows of programs that between them have a layer of each kind, and every shader."""
 MORE = ("qwen3 ", "lfm2_moe ", "gab ", "olmo2 ", "lfm3 ", "hunyuan_v1_dense ", "qwen2_moe ", "gemma4_moe ", "bitnet ")
-MORE += ("ernie4_5_moe ", "nomic_bert_moe ")
+MORE += ("ernie4_5_moe ", "nomic_bert_moe ", "deepseek_v3 ")
 """Further rows, with which every #if is decided both ways; for a new one add a row that decides it."""
 KERNELS = ("software webgl2", "tuned")
 """Options that between them decide every #if both ways."""

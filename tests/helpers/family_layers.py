@@ -42,6 +42,11 @@ def layers_of(family: str) -> dict[str, Any]:
     if FAMILIES[family].delta_rule:
         return {"layer_types": ("linear_attention", "full_attention"), **DELTA}
     shared = {"shared_intermediate_size": 512} if "shared_intermediate_size" in FAMILIES[family].usual else {}
+    if FAMILIES[family].latent:
+        latents = {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "head_dim": 20, "v_head_dim": 12}
+        low = {} if family == "deepseek_v2" else {"q_lora_rank": 18}
+        dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if FAMILIES[family].experts else {}
+        return {**latents, **low, **dense, **shared, "use_expert_bias": bool(FAMILIES[family].names.expert_bias)}
     if FAMILIES[family].names.expert_bias:
         dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if family != "minimax_m2" else {}
         layers = {"layer_types": ("conv", "full_attention"), "conv_L_cache": 3} if FAMILIES[family].convolves else {}
@@ -95,7 +100,7 @@ def convolutions_in(config: ModelConfig) -> int:
 def of_family(family: str) -> ModelConfig:
     """A model whose rows are whole blocks of 256, its heads shared, padded and in windows where the family has them."""
     rotary = FAMILIES[family].rotary
-    shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary else {}
+    shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary and not FAMILIES[family].latent else {}
     window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "exaone4") else 0
     turned = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
     values = {"linear_value_head_dim": 64} if FAMILIES[family].delta_rule else {}

@@ -168,11 +168,11 @@ def _at_random(one: BlockDraw, capacity: int) -> TensorSpec:
 
 
 def turn_draw(
-    kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048, **how: bool
+    kernels: KernelOptions, heads: Heads, head_dim: int, rows: int, edge: int = 2048, **how: Any
 ) -> BlockDraw:
     """Keys and queries of rows normalised and turned, each by its own position, or as ``how`` says."""
     one, slots, capacity = over(kernels, rows, edge)
-    x = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim)))
+    x = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim, how.get("latent"))))
     table = _at_random(one, capacity) if how.get("turns", True) else one.table(capacity)
     if how.get("back"):
         one.arrays[TABLE][:, NOISE] = BACK * (one.arrays[TABLE][:, POSITION] // 2) + np.arange(capacity) % 4

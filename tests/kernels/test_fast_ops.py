@@ -29,6 +29,7 @@ from one_draw import TOLERANCE, Array, Case, check, normal
 from tiers import tiered
 
 from glinfer.errors import PlanError
+from glinfer.families.layer import Latent
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads
 from glinfer.kernels.fused.sample import best_candidate
@@ -156,6 +157,13 @@ def test_heads_are_normalised_and_turned(device: Device, number: int, name: str)
     found = check(device, one, at(0), at(69), what=f"{heads} {name}")
     values = slice(heads.kv_floats, 2 * heads.kv_floats)
     assert np.array_equal(found[1][:, values], one.arrays["x"][:, values]), "values stay as they are"
+
+
+@tiered(("name", "low"), [("plain", 19), ("llvmpipe", 0), ("one by one", 70)], keep=0)
+def test_latents_and_queries_are_divided_by_their_own_means(device: Device, name: str, low: int) -> None:
+    heads, latent = Heads(3, 1, 80), Latent(58, low, 12, 20)
+    one = turn_draw(KERNELS[name], heads, 66, slots=70 * (name != "llvmpipe"), latent=latent)
+    check(device, one, at(0), at(69), what=f"{low} {name}")
 
 
 # Attention

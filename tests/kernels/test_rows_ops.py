@@ -39,6 +39,7 @@ from rows_draw import (
 from tiers import tiered
 
 from glinfer.engine.sampler import Sampler, SamplingOptions
+from glinfer.families.layer import Latent
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.kernels.fused.cached import Heads
 from glinfer.kernels.fused.rows import CHOSEN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, POSITION, TOKEN, WANTED
@@ -148,6 +149,12 @@ TURNED = [(Heads(5, 5, 16), 6), (GQA, 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 6
 def test_heads_are_normalised_and_turned(device: Device, kernels: KernelOptions) -> None:
     heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
     one = turn_draw(kernels, heads, head_dim, 19, turned_first=number_of(kernels) % 2 == 1)
+    check(device, one, *[first_rows(one, rows) for rows in (1, 19)])
+
+
+@with_kernels("llvmpipe", "GPU")
+def test_latents_and_queries_are_divided_by_their_own_means(device: Device, kernels: KernelOptions) -> None:
+    one = turn_draw(kernels, Heads(3, 1, 80), 66, 19, latent=Latent(58, 21 * (number_of(kernels) % 2), 12, 20))
     check(device, one, *[first_rows(one, rows) for rows in (1, 19)])
 
 

@@ -27,6 +27,7 @@ _OF_EXPERTS = (
 )
 _ROLES = ("projection", "output", "delta_in", "delta_out", *EXPERT_ROLES, *_OF_EXPERTS, "head")
 """The roles of matrices that an adapter may change; see :class:`glinfer.families.names.Names`."""
+_ABSORBED = ("projection", "output")  # of these with a latent
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +85,7 @@ def adaptable(config: ModelConfig, names: Names) -> dict[str, StoredTensor]:
     """The matrices that an adapter may change, by their names in the file without ``.weight``."""
     found = (each for each in stored_tensors(config, names) if len(each.shape) == 2)
     roles = (*_ROLES, "embeddings", "token_types") if config.embeds else _ROLES
+    roles = tuple(role for role in roles if not config.kv_lora_rank or role not in _ABSORBED)
     return {each.name.removesuffix(".weight"): each for each in found if each.tensors[0].role in roles}
 
 
@@ -168,4 +170,6 @@ def refused_name(name: str, config: ModelConfig, names: Names) -> str:
         return f"{quoted(name)} are the embeddings, which glinfer does not adapt; expected projections, MLP or head"
     if stem.rpartition(".")[2] == names.head.rpartition(".")[2] and config.tie_word_embeddings:
         return f"{quoted(name)} is tied to the embeddings, which glinfer does not adapt; expected projections or MLP"
+    if config.kv_lora_rank and "attn" in stem:
+        return f"{quoted(name)} belongs to attention over a latent, which glinfer does not adapt; expected MLP or head"
     return f"{quoted(name)} is not a matrix of this model that can be adapted; the adapter belongs to another one"

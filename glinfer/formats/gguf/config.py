@@ -16,11 +16,11 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.families import FAMILIES
-from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW
+from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW, Gguf
 from glinfer.families.huggingface import PROPORTIONAL, Fields
 from glinfer.families.layer import BOTH, QUERY_BETA, one_side
 from glinfer.families.record import Family
-from glinfer.families.settings import Keys, is_whole, quoted
+from glinfer.families.settings import Keys, is_whole, quoted, shortest
 from glinfer.formats.files import described_by
 from glinfer.formats.gguf.embedders import embedding_fields, names_in
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
@@ -77,13 +77,19 @@ def family_of(file: GgufFile) -> Family:
     if kind != "model":
         raise FormatError(f"{label}: its general.type is {quoted(kind)}; expected a model")
     families = [family for family in FAMILIES.values() if family.gguf and family.gguf.architecture == found]
-    marked = [each for each in families if file.metadata.get(f"{found}.{each.in_gguf.marked_by}")]
+    marked = [each for each in families if _is_marked(each.in_gguf, file.metadata)]
     families = marked or [each for each in families if not each.in_gguf.marked_by]
     if not families:
         raise FormatError(
             f"{label}: found architecture {quoted(found)}, which is not supported; expected one of: {known}"
         )
     return families[0]
+
+
+def _is_marked(form: Gguf, metadata: Mapping[str, Any]) -> bool:
+    """Whether a file has the mark of a family among those of its architecture."""
+    value = metadata.get(f"{form.architecture}.{form.marked_by}")
+    return value in form.marks if form.marks else bool(value)
 
 
 def block_counts(keys: Keys) -> tuple[int, int]:
@@ -106,7 +112,7 @@ def config_of(file: GgufFile) -> ModelConfig:
     computed = {key for key, _ in form.scalars.values()}
     computed |= {"expert_count"} if family.experts else set()
     computed |= {"use_parallel_residual"} if family.layer.parallel else set()
-    computed |= {_YARN_LOG} if family.scaled_queries else set()
+    computed |= {_YARN_LOG} if family.scaled_queries or family.latent else set()
     for key, usual in USUAL_SETTINGS.items():
         if key not in computed:
             keys.only(key, usual)
@@ -160,7 +166,7 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -
     form, names, heads = family.in_gguf, names_in(file, family), fields["num_attention_heads"]
     head_dim = keys.whole("attention.key_length", max(1, fields["hidden_size"] // heads))
     turned = keys.whole("rope.dimension_count", head_dim)
-    for key in ("attention.value_length", "rope.dimension_count"):
+    for key in () if family.latent else ("attention.value_length", "rope.dimension_count"):
         in_part = form.partial_rotary and key == "rope.dimension_count" and turned < head_dim and turned % 2 == 0
         if keys.whole(key, head_dim) != head_dim and not in_part:
             raise keys.refused(key, f"{head_dim}, the width of a head")
@@ -221,6 +227,8 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
             if keys.value(f"rope.scaling.yarn_beta_{side}") is not None:
                 found[f"beta_{side}"] = keys.number(f"rope.scaling.yarn_beta_{side}")
         by = keys.number("rope.scaling.attn_factor", 1.0)
+        if keys.value(_YARN_LOG) and family.latent:
+            return found | dict.fromkeys(("mscale", "mscale_all_dim"), shortest(10 * keys.number(_YARN_LOG)))
         if keys.value(_YARN_LOG):
             by /= yarn_attention(factor, keys.number(_YARN_LOG))
         if by != 1:
@@ -302,7 +310,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
         values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
         if family.sigmoid_router:
             values["expert_gating_func"] = SIGMOID
-        if family.names.expert_bias:
+        if family.names.expert_bias or "num_dense_layers" in family.usual:
             values["leading_dense_block_count"] = config.num_dense_layers
         if family.shared_expert:
             values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
@@ -320,8 +328,7 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
             values["feed_forward_length"] = [config.intermediate_size if each.mlp else 0 for each in layers]
         if family.scans:
             values["rope.scaling.finetuned"] = any(each.rope is not None for each in layers)
-        for key in ("attention.key_length", "attention.value_length"):
-            values[key] = config.head_dim
+        values |= dict.fromkeys(("attention.key_length", "attention.value_length"), config.head_dim)
         values["rope.dimension_count"] = config.rotary_dim
         if form.sections:
             pairs, (_, rows, cols) = config.rotary_dim // 2, form.sections
@@ -434,7 +441,8 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     longest = config.max_position_embeddings
     original = scaling.get("original_max_position_embeddings") or longest
     if kind == "yarn":
-        return _yarn_metadata(scaling, original, scaling.get("factor") or longest / original), {}
+        factor = scaling.get("factor") or longest / original
+        return _yarn_metadata(scaling, original, factor, latent=config.family.latent), {}
     form = config.family.in_gguf
     if form.proportional and kind == PROPORTIONAL and scaling.get("factor", 1.0) == 1.0:
         pairs = (config.global_head_dim or config.head_dim) // 2
@@ -457,7 +465,7 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     raise _refused(f"the architecture {form.architecture} has no such rope scaling of type {kind!r}")
 
 
-def _yarn_metadata(scaling: Mapping[str, Any], original: int, factor: float) -> dict[str, Any]:
+def _yarn_metadata(scaling: Mapping[str, Any], original: int, factor: float, *, latent: bool) -> dict[str, Any]:
     values: dict[str, Any] = {
         "rope.scaling.type": "yarn",
         "rope.scaling.factor": float(factor),
@@ -468,6 +476,10 @@ def _yarn_metadata(scaling: Mapping[str, Any], original: int, factor: float) -> 
     for side in ("fast", "slow"):
         if scaling.get(f"beta_{side}"):
             values[f"rope.scaling.yarn_beta_{side}"] = float(scaling[f"beta_{side}"])
+    if scaling.get("mscale_all_dim") and latent:
+        if scaling.get("mscale") != scaling["mscale_all_dim"]:
+            raise ValueError("mscale")
+        return {**values, _YARN_LOG: 0.1 * scaling["mscale_all_dim"]}
     usual = yarn_attention(factor)
     attention = scaling.get("attention_factor") or usual
     if not scaling.get("attention_factor") and scaling.get("mscale") and scaling.get("mscale_all_dim"):

@@ -51,7 +51,7 @@ def read_gguf(path: AnyPath) -> Checkpoint:
 
 def checkpoint_of(file: GgufFile) -> Checkpoint:
     """Convert a GGUF file that has been read; see :func:`read_gguf`."""
-    file, config = _with_listed(file), config_of(file)
+    file, config = _with_joined_latents(_with_listed(file)), config_of(file)
     found = checked_parts(config, file, names_in(file, config.family), _ignored(config, file))
     embedding = embedding_of(file, config)
     found = replace(found, embedding=embedding)
@@ -77,6 +77,26 @@ def _with_listed(file: GgufFile) -> GgufFile:
         given = found if isinstance(found, list) else [found]
         if any(not isinstance(each, float) or abs(each / number - 1) > _ROUNDED for each in given):
             raise FormatError(f"{file.source}: {key} is {quoted(found)}; expected {number:g} for every layer")
+    return replace(file, tensors=tensors)
+
+
+def _with_joined_latents(file: GgufFile) -> GgufFile:
+    """A file with the products of a latent in one tensor; newer files have those of keys apart and transposed."""
+    tensors, ending = dict(file.tensors), "attn_k_b.weight"
+    for name in [name for name in tensors if name.endswith(ending)] if family_of(file).latent else ():
+        stem = name.removesuffix(ending)
+        keys, values = tensors.pop(name), tensors.pop(f"{stem}attn_v_b.weight", None)
+        fits = values is not None and len(keys.shape) == len(values.shape) == 3
+        if not fits or values is None or keys.shape[:2] != (values.shape[0], values.shape[2]):
+            raise FormatError(
+                f"{file.source}: tensor {quoted(name)} has shape {quoted(list(keys.shape))}, and attn_v_b "
+                f"{quoted(list(values.shape) if values else None)}; expected [heads, latent, key] and [heads, value, "
+                "latent]; get another conversion"
+            )
+        both = (keys.floats().reshape(keys.shape).swapaxes(1, 2), values.floats().reshape(values.shape))
+        rows = np.concatenate(both, axis=1).reshape(-1, keys.shape[1])
+        joined = f"{stem}attn_kv_b.weight"
+        tensors[joined] = GgufTensor(joined, "F32", rows.shape, np.ascontiguousarray(rows, "<f4").view(np.uint8))
     return replace(file, tensors=tensors)
 
 

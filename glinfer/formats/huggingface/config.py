@@ -28,11 +28,18 @@ _CLASSIFIER = "ForSequenceClassification"
 _BETWEEN = {"gelu": "gelu", "silu": "silu", "tanh": "tanh"}
 _POOLED = {"cls": "cls", "bos": "cls", "mean": "mean"}
 _CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
-_NULLS = (*_CAPS, "sliding_window", "num_key_value_heads", "block_ffn_dim_multiplier", "factor", "mamba_d_ssm")
+_NULLS = (
+    *_CAPS,
+    "sliding_window",
+    "num_key_value_heads",
+    "block_ffn_dim_multiplier",
+    "factor",
+    "mamba_d_ssm",
+    "q_lora_rank",
+)
 """Settings for which transformers distinguishes null from missing."""
-_LATENT = "latent attention (MLA), whose keys and values are products of a shorter vector"
 _LACKING: Mapping[str, str] = {
-    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "longcat_flash", "minicpm3", "youtu"), _LATENT),
+    "longcat_flash": "two attentions in a layer, and experts that pass their input on",
     **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention, which chooses keys for each token"),
     "phimoe": "experts chosen one after the other (SparseMixer)",
     "llama4_text": "attention in chunks, and experts whose weights multiply their inputs",

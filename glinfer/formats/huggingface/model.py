@@ -20,7 +20,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.huggingface import TERNARY
 from glinfer.families.names import Names
-from glinfer.families.settings import Settings, quoted
+from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_blocks, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
@@ -46,6 +46,7 @@ from glinfer.graph.nodes import ModelTensor
 from glinfer.limits import MAX_CONFIG_BYTES
 
 Array = npt.NDArray[np.float32]
+_MOST_GUESSING = 16  # layers after the model's that are looked for
 NO_FACTORS: Mapping[str, Array] = MappingProxyType({})
 
 
@@ -80,7 +81,7 @@ def read_huggingface(path: AnyPath) -> Checkpoint:
     found = with_ternary(found, form)
     check_blocks(config.num_hidden_layers, found, f"{_layers(config)} of {shown(config_file)}", label)
     prefixed = 2 * sum(name.startswith(form.prefix) for name in found) >= len(found)
-    buffer = re.compile(form.buffers)
+    buffer = re.compile("|".join((form.buffers, *_guessing(config, names, values))))
     stored = stored_tensors(replace(config, dense=()) if behind.dense else config, names)
     if not prefixed:
         stored = [replace(each, name=each.name.removeprefix(form.prefix)) for each in stored]
@@ -138,6 +139,14 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
     assert form.classifier is not None
     found = {str(number): name for number, name in enumerate(form.classifier.matrices)}
     return replace(names, dense="{}", dense_norm=form.classifier.norm, letters={**names.letters, **found})
+
+
+def _guessing(config: ModelConfig, names: Names, values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Expressions for names in layers that predict later tokens, which follow those of the model, without prefix."""
+    count, first = values.get("num_nextn_predict_layers"), config.num_hidden_layers
+    layers = range(first, first + min(_MOST_GUESSING, int(count))) if count is not None and is_whole(count, 1) else ()
+    prefix = config.family.in_huggingface.prefix
+    return tuple(f"{re.escape(names.layer.format(each).removeprefix(prefix))}.*" for each in layers)
 
 
 def _factors(config: ModelConfig, settings: Settings) -> Mapping[str, Array]:

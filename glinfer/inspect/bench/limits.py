@@ -86,14 +86,14 @@ def batch_work(model: Model, tokens: int, sequences: int, passes: int) -> Worklo
     """Return the work of one more token of each of several sequences of ``tokens`` tokens, in ``passes`` draws."""
     edge, layers = model.device.limits.max_texture_size, range(model.config.num_hidden_layers)
     fetched = fetched_bytes(model.plan, edge, model.plan.values_for(tokens), sequences=sequences)
-    graph = graph_of(model.config)
+    graph = graph_of(model.config, absorbed=True)
     each = sum(_products(graph, layer) + _mixing(graph, layer, tokens) for layer in layers)
     return Workload(fetched, sequences * (each + math.prod(graph.embeddings.weight.shape)), passes)
 
 
 def prompt_work(model: Model, tokens: int) -> Workload:
     """Return the work from a prompt of ``tokens`` tokens to the next token's logits, in chunks."""
-    plan, graph, edge = model.plan, graph_of(model.config), model.device.limits.max_texture_size
+    plan, graph, edge = model.plan, graph_of(model.config, absorbed=True), model.device.limits.max_texture_size
     chunk = Prefill(model.engine.options).plan()
     fetched, starts = Counter[str](), range(0, tokens, chunk.max_rows)
     for first in starts:

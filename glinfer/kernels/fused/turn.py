@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from glinfer.families.layer import Latent
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
@@ -27,6 +28,8 @@ def turn_heads(
     whole: bool = False,
     values: bool = False,
     turned_first: bool = False,
+    latent: Latent | None = None,
+    low_at: int = 0,
     rows: TensorSpec | None,
     slots: Extent = 1,
     first: Extent = 0,
@@ -39,7 +42,9 @@ def turn_heads(
     x and out [rows, k | v | q], gains [2, head_floats] for keys and for queries: RMSNorm (Zhang and Sennrich 2019) over
     ``head_dim`` elements. Further columns of x are ignored. With ``whole`` the mean is over all keys, or all queries,
     of a row, and gains are [2, floats of all queries], padded with zeros for keys. Without a table of angles nothing is
-    rotated. With ``turned_first`` heads are rotated before all this; then no angle may change lengths. With the table
+    rotated. With a ``latent``, the last elements of each key and value, only these are divided, by their own mean; and
+    queries by that of the vector they are made of, the ``latent.query_rank`` columns of x from ``low_at`` on, if any.
+    With ``turned_first`` heads are rotated before all this; then no angle may change lengths. With the table
     ``rows`` the rows of the first ``slots`` slots are rotated by their positions; without it one row, by the run value
     position, and written into slot ``first`` of out.
     """
@@ -52,9 +57,11 @@ def turn_heads(
         ("ALONE", int(alone)),
         ("TEXELS", out.cols // 4),
         ("HEAD_DIM", head_dim),
-        ("EPS", eps),
+        ("EPS", eps if latent is None else latent.eps),
         *given(WHOLE=whole, VALUES=values, TURNED_FIRST=turned_first),
     ]
+    if latent is not None:
+        defines += [("LATENT", latent.rank), ("LOW", latent.query_rank), ("LOW_AT", low_at // 4)]
     how: dict[str, Any] = {"kernels": kernels, "cells": not alone, "first": first}
     how["per_run"] = (("position", turning.run_value),) if alone and turns else ()
     return block_draw(name, "attn.turn", "turn_heads", inputs, out, 1 if alone else slots, defines, **how)
@@ -82,8 +89,11 @@ def _check(shapes: Shapes, params: Params) -> None:
     parts=looked_up("rope"),
 )
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    x = gathered(inputs, params, size[0])[:, : size[1]]
+    x = gathered(inputs, params, size[0])
     (gains,) = float64(inputs, ["gains"])
+    if "LATENT" in params:
+        return _turned(_latents_normed(x, gains, params)[:, : size[1]], inputs, params)
+    x = x[:, : size[1]]
     if params.get("TURNED_FIRST"):
         return _normed(_turned(x, inputs, params), gains, params)
     return _turned(_normed(x, gains, params), inputs, params)
@@ -103,6 +113,27 @@ def _normed(x: Array, gains: Array, params: Params) -> Array:
         norms = np.sqrt((by_head**2).sum(axis=-1, keepdims=True) / elements + params["EPS"])
         found[:, part] = (by_head / norms * gain[:normed]).reshape(len(x), -1)
     return found
+
+
+def _latents_normed(x: Array, gains: Array, params: Params) -> Array:
+    """Rows whose latents, and queries made of a vector, are divided, and multiplied by gains."""
+    floats, keys, queries, low_at = (
+        4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT", "LOW_AT")
+    )
+    rank, dim, low = (int(params[name]) for name in ("LATENT", "HEAD_DIM", "LOW"))
+    norms, factors = np.ones_like(x), np.ones(x.shape[1])
+
+    def root(part: slice) -> Array:
+        return np.asarray(np.sqrt((x[:, part] ** 2).mean(axis=1, keepdims=True) + params["EPS"]))
+
+    for head in range(0, 2 * keys, floats):
+        part = slice(head + dim - rank, head + dim)
+        norms[:, part] = root(part)
+    if low:
+        norms[:, queries:low_at] = root(slice(low_at, low_at + low))
+    for first, end, gain in ((0, keys, gains[0]), (queries, low_at, gains[1])):
+        factors[first:end] = np.resize(gain, end - first)
+    return x / norms * factors
 
 
 def _turned(x: Array, inputs: Mapping[str, Array], params: Params) -> Array:

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.graph.model import graph_of
 from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
 from glinfer.kernels.flat.delta import DELTA_EPS
 from glinfer.kernels.fused.convolve import PARTS, short_conv
@@ -102,8 +101,9 @@ class Lowering(ABC):
         """An empty plan."""
         self.options, self.max_texture_size = options, options.max_texture_size
         self.config, self.kernels = options.config, options.kernels
-        self.graph, self.cache_format = graph_of(options.config), CACHE_FORMATS[options.cache]
+        self.cache_format = CACHE_FORMATS[options.cache]
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
+        self.graph = self.recipes.graph
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
         self.cache_slots, self.every, self.kept = cache_slots, every, list[str]()
 
@@ -113,7 +113,7 @@ class Lowering(ABC):
         first = self.rows("hidden.a", width)
         self.streams = first, self.rows("hidden.b", width) if layer.scaled or not in_place else first
         self.in_place, self.hidden = in_place, (first, first) if in_place else self.streams
-        self.stores, self.normed_heads = stores, bool(layer.head_norms)
+        self.stores, self.normed_heads = stores, bool(layer.head_norms or self.config.kv_lora_rank)
         if stores:
             self.qkv(0)
         if self.normed_heads:
@@ -183,7 +183,10 @@ class Lowering(ABC):
         return {"rows": self.counted, "kernels": self.kernels}
 
     def value(self, name: str, view: View) -> None:
-        """Name what the last draw has written, in the plan of one sequence."""
+        """Name what the last draw has written, in the plan of one sequence; ``latent_`` what heads see of a latent."""
+        head, _, last = name.rpartition(".")
+        if self.config.kv_lora_rank and last in ("q", "k", "v", "mixed", "joined"):
+            name = f"{head}.latent_{last}"
         if self.table is None:
             self.plan.value(name, view)
 
@@ -339,6 +342,7 @@ class Lowering(ABC):
             self.product(recipe, x, raw)
             how: dict[str, Any] = {"head_dim": node.of.head_dim, "eps": self.config.layer_norm_eps, **first}
             how |= {"whole": node.whole, "values": node.of.value_norms, "turned_first": node.of.turned_first}
+            how |= {"latent": node.of.latent, "low_at": self.recipes.gates_at}
             gains = self.of_layer(layer, "attn.qkv.turn")
             self.plan.draw(
                 turn_heads(f"{name}.turn", raw, gains, turning, out, rows=self.table, **how, **self.in_slots)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from glinfer.errors import PlanError
-from glinfer.families.layer import Rope
+from glinfer.families.layer import LayerConfig, Rope
 from glinfer.graph.model import graph_of
 from glinfer.graph.nodes import (
     Attention,
@@ -19,6 +19,7 @@ from glinfer.graph.nodes import (
     Convolution,
     DeltaMixing,
     ExpertMlps,
+    LatentAttention,
     Layer,
     Linear,
     Mlp,
@@ -199,6 +200,7 @@ class _PlainLowering:
         before, (*_, last), to = self.hidden, layer.branches, f"blocks.{layer.number}"
         bodies: dict[type, Callable[[str, str, Any, TensorSpec], TensorSpec]] = {
             Attention: self.attention,
+            LatentAttention: self.latent_attention,
             Convolution: self.convolution,
             DeltaMixing: self.delta,
             Mlp: self.mlp,
@@ -266,10 +268,16 @@ class _PlainLowering:
         return self.normalize(name, kind, node, x, out)
 
     def normalize(
-        self, name: str, kind: str, node: Norm | Literal["rms", "softmax"], x: TensorSpec, out: TensorSpec
+        self,
+        name: str,
+        kind: str,
+        node: Norm | Literal["rms", "softmax"],
+        x: TensorSpec,
+        out: TensorSpec,
+        eps: float = 0,
     ) -> TensorSpec:
-        """Draw the norm of the rows of x; those without gains are called by their names."""
-        eps = self.config.layer_norm_eps
+        """Draw the norm of the rows of x, by default with the model's epsilon; those without gains are names."""
+        eps = eps or self.config.layer_norm_eps
         if isinstance(node, str):
             norm = normalize.Norm(node, eps=0.0 if node == "softmax" else eps)
         else:
@@ -346,9 +354,7 @@ class _PlainLowering:
             apart[letter] = self.copy(step, "attn.heads", each, out, axes)
             self.plan.value(f"{to}.{letter}", View(dim, count, rows))
         self.kept[self.number] = {letter: apart[letter] for letter in "kv"}
-        mixed = self.mix(name, to, node, apart)
-        axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(dim, 0, 1)]
-        joined = self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * dim), axes)
+        joined = self.mix(name, to, node.of, apart, node.sinks)
         if node.gate is not None:
             found = self.linear(f"{name}.gate_proj", "attn.gate", node.gate, x)
             axes = [Axis(rows, 1, 0), Axis(heads, 0, 1), Axis(dim, 0, 0)]
@@ -360,6 +366,54 @@ class _PlainLowering:
         if node.out_norm is not None:
             joined = self.norm(f"{name}.out_norm", "attn.norm", node.out_norm, joined)
             self.plan.value(f"{to}.rounded", View(heads * dim))
+        return self.linear(f"{name}.out", "attn.out_proj", node.out, joined)
+
+    def latent_attention(self, name: str, to: str, node: LatentAttention, x: TensorSpec) -> TensorSpec:
+        """Draw the attention of a layer whose keys and values are products of a latent, for each head."""
+        rows, heads, of, rope = self.rows, node.heads, node.widths, node.of.rope
+        assert rope is not None
+        turned, apart, low = rope.dim, dict[str, TensorSpec](), x
+
+        def part(step: str, of_rows: TensorSpec, pitch: int, first: int, width: int) -> TensorSpec:
+            """Draw elements of each head, ``pitch`` apart; with a pitch of 0 all heads share them."""
+            axes = [Axis(heads, 0, pitch), Axis(rows, 1, 0), Axis(width, 0, 1)]
+            return self.copy(f"{name}.{step}", "attn.heads", of_rows, (heads * rows, width), axes, col_offset=first)
+
+        def beside(step: str, of_rows: TensorSpec, count: int, pitch: int, first: int) -> TensorSpec:
+            """Draw the elements that turn, of ``count`` heads side by side, turned."""
+            axes = [Axis(rows, 1, 0), Axis(count, 0, pitch), Axis(turned, 0, 1)]
+            shape = rows, count * turned
+            apart = self.copy(f"{name}.{step}_parts", "attn.parts", of_rows, shape, axes, col_offset=first)
+            return self.turn(f"{name}.{step}", self.rope(rope, queries=step == "q"), apart, count)
+
+        def normed(step: str, norm: Norm, of_rows: TensorSpec) -> TensorSpec:
+            """Draw the norm of a vector, and name it."""
+            out = self.scratch(f"{name}.{step}_normed", *of_rows.shape)
+            self.normalize(f"{name}.{step}_norm", "attn.norm", norm, of_rows, out, eps=of.eps)
+            self.plan.value(f"{to}.{step}", View(out.shape[1]))
+            return out
+
+        if node.low is not None and node.low_norm is not None:
+            low = normed("low", node.low_norm, self.linear(f"{name}.low", "attn.q_proj", node.low, x))
+        q = self.linear(f"{name}.q_proj", "attn.q_proj", node.q, low)
+        both = self.linear(f"{name}.kv_in", "attn.kv_proj", node.latent, x)
+        axes = [Axis(rows, 1, 0), Axis(of.rank, 0, 1)]
+        latent = self.copy(f"{name}.latent", "attn.parts", both, (rows, of.rank), axes)
+        kv = self.linear(f"{name}.kv_proj", "attn.kv_proj", node.kv, normed("latent", node.latent_norm, latent))
+        of_q, of_kv = of.key + turned, of.key + of.value
+        turns = {
+            "q": part("q_turns", beside("q", q, heads, of_q, of.key), turned, 0, turned),
+            "k": part("k_turns", beside("k", both, 1, turned, of.rank), 0, 0, turned),
+        }
+        for letter, source, pitch in (("q", q, of_q), ("k", kv, of_kv)):
+            parts = [part(f"{letter}_stays", source, pitch, 0, of.key), turns[letter]]
+            apart[letter] = self.scratch(f"{name}.{letter}", heads * rows, of_q)
+            self.plan.draw(concat(f"{name}.{letter}", "attn.heads", parts, apart[letter], kernels=self.kernels))
+            self.plan.value(f"{to}.{letter}", View(of_q, heads, rows))
+        apart["v"] = part("v", kv, of_kv, of.key, of.value)
+        self.plan.value(f"{to}.v", View(of.value, heads, rows))
+        joined = self.mix(name, to, node.of, apart)
+        self.plan.value(f"{to}.joined", View(heads * of.value))
         return self.linear(f"{name}.out", "attn.out_proj", node.out, joined)
 
     def head_norm(
@@ -377,27 +431,30 @@ class _PlainLowering:
         how["position"] = ANGLES if self.config.long_after else 0
         return self.draw(rotate, f"{step}_turned", "attn.rope", x, table, heads=heads, **how)
 
-    def mix(self, name: str, to: str, node: Attention, apart: Mapping[str, TensorSpec]) -> TensorSpec:
-        """Draw scores, probabilities and weighted sums of all heads; returns the sums [heads · rows, D]."""
-        rows, dim = self.rows, node.of.head_dim
-        heads, kv_heads = self.config.num_attention_heads, node.of.kv_heads
+    def mix(
+        self, name: str, to: str, of: LayerConfig, apart: Mapping[str, TensorSpec], sinks: ModelTensor | None = None
+    ) -> TensorSpec:
+        """Draw scores, probabilities and weighted sums of all heads; returns the sums [rows, heads · D]."""
+        rows, heads = self.rows, self.config.num_attention_heads
+        (_, dim), width, kv_heads = apart["k"].shape, apart["v"].shape[1], apart["k"].shape[0] // rows
         shared, square = heads // kv_heads, View("keys", heads, rows)
         scores, probs = (self.scratch(f"{name}.{part}", heads * rows, rows) for part in ("scores", "probs"))
-        mixed = self.scratch(f"{name}.mixed", heads * rows, dim)
-        finish = Finish(scale=node.of.score_scale, cap=node.of.score_cap, causal=0, window=node.of.window)
+        mixed = self.scratch(f"{name}.mixed", heads * rows, width)
+        finish = Finish(scale=of.score_scale, cap=of.score_cap, causal=0, window=of.window)
         batch, x_steps, weight_steps = (1, kv_heads, shared), (heads, shared, 1), (kv_heads, 1, 0)
         product = Product(rows, rows, dim, transposed=True, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
         self.multiply(f"{name}.scores", "attn.scores", apart["q"], apart["k"], scores, product, finish)
         self.plan.value(f"{to}.scores", square)
-        if node.sinks is not None:
-            self.probs_beside_sinks(name, node.sinks, scores)
+        if sinks is not None:
+            self.probs_beside_sinks(name, sinks, scores)
         else:
             self.normalize(f"{name}.probs", "attn.probs", "softmax", scores, probs)
         self.plan.value(f"{to}.probs", square)
-        product = Product(rows, dim, rows, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
+        product = Product(rows, width, rows, batch=batch, x_steps=x_steps, weight_steps=weight_steps)
         self.multiply(f"{name}.mixed", "attn.mixed", probs, apart["v"], mixed, product, Finish())
-        self.plan.value(f"{to}.mixed", View(dim, heads, rows))
-        return mixed
+        self.plan.value(f"{to}.mixed", View(width, heads, rows))
+        axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(width, 0, 1)]
+        return self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * width), axes)
 
     def probs_beside_sinks(self, name: str, sinks: ModelTensor, scores: TensorSpec) -> None:
         """Draw the softmax of rows of scores with the sink of their head as one more, which is then left out."""

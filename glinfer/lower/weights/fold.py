@@ -34,6 +34,7 @@ from glinfer.graph.nodes import (
     Convolution,
     DeltaMixing,
     ExpertMlps,
+    LatentAttention,
     Linear,
     Mlp,
     ModelTensor,
@@ -157,7 +158,7 @@ class Weights(Recipes):
         """The weights of a branch that mixes tokens which belong to no product."""
         node, name = branch.body, f"h.{layer}.{branch.name}"
         if isinstance(node, Attention):
-            if node.q_norm is not None:
+            if node.q_norm is not None or node.of.latent is not None:
                 layout = _table(2, self.gain_floats(layer))
                 yield Weight(f"{name}.qkv.turn", layout, lambda made: made._head_gains(node, layer))
             if node.sinks is not None:
@@ -269,7 +270,28 @@ class FoldedWeights(Mapping[str, Array]):
         """Number of arrays."""
         return len(self._weights)
 
+    def _absorbed(self, node: LatentAttention, name: str) -> Array:
+        """The product of queries, or of results, that has absorbed those of the latent and of the query's vector.
+
+        Rows of queries are those of each head on the latent, then those that turn; columns of results are latents.
+        """
+        of, inputs = node.widths, self._take(weight_name(name)).shape[1]
+        kv = self._take(weight_name(node.kv.name)) * self._gain(node.latent_norm.name)
+        keys, values = np.split(kv.reshape(node.heads, -1, of.rank), [of.key], axis=1)
+        if name == node.out.name:
+            out = self._take(weight_name(name)).reshape(-1, node.heads, of.value)
+            return np.concatenate([out[:, head] @ values[head] for head in range(node.heads)], 1).astype(np.float32)
+        stays, turns = np.split(self._take(weight_name(name)).reshape(node.heads, -1, inputs), [of.key], axis=1)
+        found = np.concatenate([keys.swapaxes(1, 2) @ stays, turns], axis=1).reshape(-1, inputs)
+        if node.low is not None and node.low_norm is not None:
+            found = found * self._gain(node.low_norm.name) @ self._take(weight_name(node.low.name))
+        return found.astype(np.float32)
+
     def _floats(self, name: str) -> Array:
+        source = name.removesuffix(".absorbed.weight")
+        for node in self._recipes.latent_nodes.values() if source != name else ():
+            if source in (node.q.name, node.out.name):
+                return self._absorbed(node, source)
         try:
             return self._checkpoint.floats(name)
         except KeyError:
@@ -464,6 +486,8 @@ class FoldedWeights(Mapping[str, Array]):
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
         order = self._recipes.turned_head(node.of.head_dim)
         found = np.zeros((2, self._recipes.gain_floats(layer)), dtype=np.float32)
+        if node.of.latent is not None:  # whose gain the products have absorbed
+            return found + np.float32(1)
         for row, norm in zip(found, (node.k_norm, node.q_norm), strict=True):
             if norm is not None:
                 by_head = self._gain(norm.name).reshape(-1, node.of.head_dim)

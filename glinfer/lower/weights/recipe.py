@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from glinfer.config import ModelConfig
 from glinfer.errors import PlanError
-from glinfer.families.layer import DeltaRule, Rope
+from glinfer.families.layer import DeltaRule, LayerConfig, Rope
 from glinfer.formats.tensors import weight_shapes
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.graph.model import graph_of
@@ -30,6 +30,7 @@ from glinfer.graph.nodes import (
     DeltaMixing,
     ExpertMlps,
     ExpertNorms,
+    LatentAttention,
     Linear,
     Mlp,
     Norm,
@@ -132,7 +133,8 @@ class Recipes:
         """
         if weights not in (known := (*WEIGHT_FORMATS, FROM_FILE)):
             raise PlanError(f"there is no weight format {weights!r}; expected one of {', '.join(known)}")
-        self.config, self.family, self.names, self.graph = config, config.family, config.family.names, graph_of(config)
+        self.config, self.family, self.names = config, config.family, config.family.names
+        self.graph = graph_of(config, absorbed=True)
         self._weights, self._formats = weights, formats or {}
         for dim in (config.head_dim, config.global_head_dim) if self.family.rotary else ():
             if dim % 2:
@@ -173,8 +175,19 @@ class Recipes:
 
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor of the checkpoint."""
-        return dict(weight_shapes(self.config))
+        """The shape of every tensor of the checkpoint, and of every matrix that has absorbed others."""
+        found = dict(weight_shapes(self.config))
+        for number in self.latent_nodes:
+            body = self.graph.layer(number).mixing.body
+            assert isinstance(body, Attention)
+            found |= {weight_name(each.name): each.weight.shape for each in (body.q, body.out)}
+        return found
+
+    @cached_property
+    def latent_nodes(self) -> dict[int, LatentAttention]:
+        """The attention over a latent of each layer that has one, as files have it."""
+        layers = graph_of(self.config).layers if self.config.kv_lora_rank else ()
+        return {each.number: each.mixing.body for each in layers if isinstance(each.mixing.body, LatentAttention)}
 
     @cached_property
     def centred(self) -> bool:
@@ -241,9 +254,11 @@ class Recipes:
         dim, order = node.of.head_dim, self._turned_order(node.of.head_dim)
         pitch = 2 * dim if node.of.gated else dim  # gates follow the queries of each head
         queries = _heads_in_place(heads.count, dim, heads.floats, order, pitch)
-        parts, sources, above = [], [each for each in (node.k, node.v, node.q, node.gate) if each is not None], 0
+        parts, above, behind = [], 0, node.gate or node.low
+        sources = [each for each in (node.k, node.v, node.q, behind) if each is not None]
         if node.k is not None:
             keys, values = (_heads_in_place(heads.kv, dim, heads.floats, each) for each in (order, None))
+            values = values if node.of.latent is None else self._latents_in_place(heads.floats, node.of, 1)
             apart, above = 0 if node.v is None else node.k.outputs, node.k.outputs
             parts, above = [keys, _moved(values, apart)], above + apart
         between = np.full(heads.queries_at - sum(map(len, parts)), PADDING)
@@ -251,30 +266,39 @@ class Recipes:
         if node.of.gated:
             gates = _heads_in_place(heads.count, dim, heads.floats, None, pitch)
             parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, above + dim)]
-        elif node.gate is not None:
-            gates = above + node.q.outputs + np.arange(heads.count)
-            parts += [np.full(self.gates_at - heads.cols, PADDING), gates]
+        elif behind is not None:
+            own = above + node.q.outputs + np.arange(behind.outputs)
+            parts += [np.full(self.gates_at - heads.cols, PADDING), own]
         return self._recipe("attn.qkv", layer, sources, np.concatenate(parts), before=branch.norm)
 
     @property
     def gates_at(self) -> int:
-        """The first float of the gates of attention in a row of keys, values and queries, where a block begins."""
+        """The first float after a row of keys, values and queries, where a block begins: of gates, or of ``low``."""
         return BLOCK_FLOATS * blocks_for(self.heads(0).cols)
 
     def qkv_floats(self, layer: int) -> int:
-        """Floats of a row of keys, values, queries and, where attention has them, gates."""
+        """Floats of a row of keys, values, queries and, where attention has them, gates or ``low``."""
         heads = self.heads(layer)
         of = self.family.layer
-        gates = heads.width if of.gated else heads.count if of.head_gates else 0
+        gates = heads.width if of.gated else heads.count if of.head_gates else self.config.q_lora_rank
         return self.gates_at + gates if gates else heads.cols
 
     def _turned_order(self, dim: int) -> Rows | None:
         """The elements of a head in the order that puts rotary pairs side by side; None if they already are."""
-        if self.family.positions != "halves":
+        rank, halves = self.config.kv_lora_rank, self.family.positions == "halves"
+        if not halves and not rank:
             return None
-        turned = int(dim * self.config.partial_rotary_factor)
-        pairs = np.arange(turned).reshape(2, turned // 2).T.reshape(-1)
-        return np.concatenate([pairs, np.arange(turned, dim)])
+        turned = dim - rank if rank else int(dim * self.config.partial_rotary_factor)
+        pairs = np.arange(turned).reshape(2, turned // 2).T.reshape(-1) if halves else np.arange(turned)
+        return np.concatenate([rank + pairs, np.arange(rank)] if rank else [pairs, np.arange(turned, dim)])
+
+    @staticmethod
+    def _latents_in_place(floats: int, of: LayerConfig, heads: int) -> Rows:
+        """The source of each of [heads · floats] elements: of a head the latent, after the place of what turns."""
+        assert of.latent is not None
+        place = np.full((heads, floats), PADDING)
+        place[:, of.head_dim - of.latent.rank : of.head_dim] = np.arange(heads * of.latent.rank).reshape(heads, -1)
+        return place.reshape(-1)
 
     def turned_places(self, dim: int) -> Rows:
         """The place of each element of a head of keys or queries within its head of ``dim`` elements."""
@@ -321,6 +345,8 @@ class Recipes:
         assert isinstance(node, Attention | Convolution | DeltaMixing)
         if isinstance(node, Attention) and node.of.head_dim != (floats := head_floats(node.of.head_dim)):
             inputs = _heads_in_place(config.num_attention_heads, node.of.head_dim, floats)
+        if isinstance(node, Attention) and node.of.latent is not None:
+            inputs = self._latents_in_place(head_floats(node.of.head_dim), node.of, config.num_attention_heads)
         end = self._end(branch) | ({"before": node.out_norm} if isinstance(node, Attention) else {})
         return self._recipe(f"{branch.name}.out_proj", layer, (node.out,), inputs=inputs, writes_stream=True, **end)
 

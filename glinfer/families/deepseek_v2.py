@@ -1,0 +1,40 @@
+"""DeepSeek-V2 (DeepSeek-AI 2024), such as V2-Lite: DeepSeek-V3 with a softmax over all experts, without groups."""
+
+from dataclasses import replace
+
+from glinfer.families import deepseek_v3, glm4_moe
+from glinfer.families.huggingface import SAME_MATHS, Fields
+from glinfer.families.settings import Settings
+
+_FORM, _GGUF = deepseek_v3.FAMILY.in_huggingface, deepseek_v3.FAMILY.in_gguf
+
+
+def _more(settings: Settings, fields: Fields) -> Fields:
+    return {**glm4_moe.experts(settings, fields, shared=2, dense=0), **deepseek_v3.latents(settings, fields)}
+
+
+FAMILY = replace(
+    deepseek_v3.FAMILY,
+    name="deepseek_v2",
+    names=replace(deepseek_v3.FAMILY.names, expert_bias=""),
+    sigmoid_router=False,
+    usual={
+        **deepseek_v3.USUAL,
+        "num_dense_layers": 0,
+        "dense_intermediate_size": 11008,
+        "shared_intermediate_size": 2814,
+    },
+    huggingface=replace(
+        _FORM,
+        sizes=(102400, 4096, 1407, 32, 32, 0, 192, 2048),
+        only={
+            **SAME_MATHS,
+            "topk_method": ("greedy", None),
+            "moe_layer_freq": (1,),
+            **dict.fromkeys(("norm_topk_prob", "attention_bias", "mlp_bias"), (False, None)),
+        },
+        experts=(64, 6, False),
+        more=_more,
+    ),
+    gguf=replace(_GGUF, marked_by="expert_count", marks=()),
+)

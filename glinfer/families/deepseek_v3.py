@@ -1,0 +1,111 @@
+"""DeepSeek-V3 and its kind (DeepSeek-AI 2024), such as Moonlight: keys and values are products of a latent.
+
+Experts are those of GLM-4.5. Groups of experts are not supported.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from glinfer.families import glm4_moe
+from glinfer.families.gguf import SIGMOID, Gguf
+from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
+from glinfer.families.names import Names
+from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.record import Family
+from glinfer.families.settings import Keys, Settings
+
+_LETTERS = {f"projection.{letter}": f"{letter}_proj" for letter in ("q", "q_a", "q_b", "kv_b")}
+_KEY, _VALUE = "attention.key_length", "attention.value_length"
+USUAL = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128, "head_dim": 192}
+
+
+def with_latents(names: Names) -> Names:
+    """The names of a family with latents."""
+    letters = {**_LETTERS, "projection.kv_a": "kv_a_proj_with_mqa"}
+    return replace(names, projection="self_attn.{}", head_norm="self_attn.{}_layernorm", letters=letters)
+
+
+def latents(settings: Settings, fields: Fields, usual: dict[str, int] = USUAL) -> Fields:
+    """The widths of latents and of heads."""
+    found = {name: settings.whole(name, usual[name]) for name in ("kv_lora_rank", "qk_rope_head_dim", "v_head_dim")}
+    null = "q_lora_rank" in settings.values and not settings.given("q_lora_rank")
+    stays = settings.whole("qk_nope_head_dim", usual["head_dim"] - usual["qk_rope_head_dim"])
+    return {
+        **found,
+        "q_lora_rank": 0 if null else settings.whole("q_lora_rank", usual["q_lora_rank"]),
+        "head_dim": stays + found["qk_rope_head_dim"],
+    }
+
+
+def _more(settings: Settings, fields: Fields) -> Fields:
+    if not settings.given("n_group"):
+        raise settings.missing("n_group", "1, as groups of experts, eight without it, are not supported")
+    return {**glm4_moe.experts(settings, fields, dense=3, scale=2.5), **latents(settings, fields)}
+
+
+def latents_of_metadata(keys: Keys, fields: Fields) -> Fields:
+    """The widths of latents in a GGUF file; in newer ones those of heads have names of their own."""
+    newer, usual = keys.given(f"{_KEY}_mla"), fields["hidden_size"] // fields["num_attention_heads"]
+    return {
+        "kv_lora_rank": keys.whole("attention.kv_lora_rank"),
+        "q_lora_rank": keys.whole("attention.q_lora_rank", 0, least=0),
+        "qk_rope_head_dim": keys.whole("rope.dimension_count"),
+        "head_dim": keys.whole(f"{_KEY}_mla" if newer else _KEY),
+        "v_head_dim": keys.whole(f"{_VALUE}_mla" if newer else _VALUE, usual),
+        "num_key_value_heads": fields["num_attention_heads"],
+        "partial_rotary_factor": 1.0,
+    }
+
+
+def metadata_of_latents(config: Any) -> dict[str, Any]:
+    """The keys of latents for a GGUF file."""
+    low = {"attention.q_lora_rank": config.q_lora_rank} if config.q_lora_rank else {}
+    return {"attention.kv_lora_rank": config.kv_lora_rank, _VALUE: config.v_head_dim, **low}
+
+
+def _of_metadata(keys: Keys, fields: Fields) -> Fields:
+    return {**glm4_moe.metadata_of_experts(keys, fields), **latents_of_metadata(keys, fields)}
+
+
+def _metadata(config: Any) -> dict[str, Any]:
+    return {**glm4_moe.metadata(config), **metadata_of_latents(config)}
+
+
+GGUF_LETTERS = {"projection.kv_a": "kv_a_mqa"}
+FAMILY = Family(
+    "deepseek_v3",
+    names=with_latents(glm4_moe.NAMES),
+    positions="neighbours",
+    sigmoid_router=True,
+    usual={
+        **USUAL,
+        "norm_topk_prob": True,
+        "num_dense_layers": 3,
+        "dense_intermediate_size": 18432,
+        "shared_intermediate_size": 2048,
+        "routed_scaling_factor": 2.5,
+    },
+    huggingface=HuggingFace(
+        sizes=(129280, 7168, 2048, 61, 128, 0, 192, 4096),
+        keys={"intermediate_size": ("moe_intermediate_size",), "head_dim": ("qk_head_dim",)},
+        only={
+            **SAME_MATHS,
+            **dict.fromkeys(("n_group", "topk_group", "moe_layer_freq"), (1,)),
+            "rope_interleave": (True, None),
+            "attention_bias": (False, None),
+        },
+        unused=("n_shared_experts",),
+        experts=(256, 8, True),
+        more=_more,
+    ),
+    gguf=Gguf(
+        "deepseek2",
+        attention_bias=False,
+        names=replace(GGUF_EXPERT_NAMES, letters=GGUF_LETTERS),
+        inner_key="expert_feed_forward_length",
+        marked_by="expert_gating_func",
+        marks=(SIGMOID,),
+        more=_of_metadata,
+        further=_metadata,
+    ),
+)

@@ -1,0 +1,42 @@
+"""GLM-4.7-Flash (Z.ai 2026): DeepSeek-V3 in a smaller size. Its GGUF files are DeepSeek's, and read as such."""
+
+from dataclasses import replace
+
+from glinfer.families import deepseek_v3, glm4_moe
+from glinfer.families.huggingface import Fields
+from glinfer.families.settings import Settings
+
+_USUAL = {"kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64, "v_head_dim": 256, "head_dim": 256}
+
+
+def _more(settings: Settings, fields: Fields) -> Fields:
+    """As of DeepSeek-V3; ``mlp_layer_types`` may list the layers without experts, the first ones."""
+    found, name = glm4_moe.experts(settings, fields, scale=1.8), "mlp_layer_types"
+    if settings.given(name):
+        kinds, layers = settings.values[name], fields["num_hidden_layers"]
+        dense = kinds.count("dense") if isinstance(kinds, list) else 0
+        if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
+            raise settings.refused(name, f"{layers} names, dense for the first layers and sparse for the others")
+        found["num_dense_layers"] = dense
+    return {**found, **deepseek_v3.latents(settings, fields, _USUAL)}
+
+
+FAMILY = replace(
+    deepseek_v3.FAMILY,
+    name="glm4_moe_lite",
+    usual={
+        **deepseek_v3.FAMILY.usual,
+        **_USUAL,
+        "num_dense_layers": 1,
+        "dense_intermediate_size": 10240,
+        "shared_intermediate_size": 1536,
+        "routed_scaling_factor": 1.8,
+    },
+    huggingface=replace(
+        deepseek_v3.FAMILY.in_huggingface,
+        sizes=(154880, 2048, 1536, 47, 20, 0, 256, 202752),
+        eps=1e-5,
+        experts=(64, 4, True),
+        more=_more,
+    ),
+)
