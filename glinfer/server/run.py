@@ -31,7 +31,13 @@ from glinfer.server.served import ModelSource
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_HANGUP = getattr(signal, "SIGHUP", None)
+_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    *([_HANGUP] if _HANGUP is not None and signal.getsignal(_HANGUP) is signal.SIG_DFL else []),
+)
+"""Signals that end the server; not the terminal's end if nohup has it ignored."""
 _OFF_LOOP_SECONDS = 1
 """Time limit after SIGTERM for work off the event loop, such as tokenizing."""
 _CLOSING_SECONDS = 5

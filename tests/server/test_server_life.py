@@ -236,7 +236,8 @@ def is_ready(address: str) -> bool:
 
 
 class TestEnd:
-    def test_sigterm_lets_running_requests_finish(self, small: Path) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+    def test_a_signal_lets_running_requests_finish(self, small: Path, number: int) -> None:
         """Those that wait for a place too: 12 answers in two places, by a process of its own."""
         command = [sys.executable, "-m", "glinfer", "serve", small, "--port", "0", "--slots", "2", "--grace", "600"]
         env, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
@@ -256,7 +257,7 @@ class TestEnd:
             ]
             assert [each.status_code for each in asked] == [200] * 3
             waiting = re.search(r"glinfer_waiting\{.*\} (\d+)", httpx.get(f"{address}/metrics", timeout=DEADLINE).text)
-            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, number)
             assert waiting is not None
             assert int(waiting[1]) > 0
             for text in pool.map(lambda each: each.read().decode(), asked):
