@@ -109,6 +109,7 @@ class HttpServer:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
         return_large_blocks()
+        connections = options.connections.fitted()
         self.options = options
         self._socket = _bound(options.access.host, options.port)
         opening = partial(open_device, options.device, api=options.api, limits=options.limits)
@@ -120,7 +121,6 @@ class HttpServer:
             on_failure=self._stop_uvicorn,
             on_ready=on_ready,
         )
-        connections = options.connections.fitted()
         self.state = ServerState(self.worker, options.page, connections)
         config = uvicorn.Config(
             App(self.state, options.access),
