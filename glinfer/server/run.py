@@ -44,6 +44,8 @@ _CLOSING_SECONDS = 5
 """Time limit of the running step after the grace period."""
 _LAST_SECONDS = 2
 """Time limit for connections to close after the last answer."""
+_BACKLOG = 2048
+"""Connections that may wait in the system until the server accepts them."""
 _SWITCH_SECONDS = 0.0001
 """How long one thread keeps the interpreter while the other waits for it; Python's 5 ms are a whole step on a GPU."""
 
@@ -78,6 +80,12 @@ class _Uvicorn(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Leave all signals to :class:`HttpServer`."""
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start; ``backlog`` then bounds only what one turn of the loop accepts, not what waits in the system."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close; requests on ended connections see a disconnected client, and log no error."""
@@ -126,6 +134,7 @@ class HttpServer:
             App(self.state, options.access),
             http=bounded(connections, self.worker.metrics),
             ws="none",
+            backlog=max(1, connections.connections // 16),  # so that a burst leaves files to end the surplus
             proxy_headers=False,  # otherwise a client could claim another's address, and with it its share and prefixes
             log_level="error",
             access_log=False,
@@ -266,7 +275,7 @@ def _bound(host: str, port: int) -> socket.socket:
         if os.name == "posix":
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(128)
+        made.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         made.close()
         words = reason(error) if isinstance(error, OSError) else "there is no such port"
