@@ -86,16 +86,17 @@ def check_within(name: str, value: object, most: int, of: str = "") -> int:
     return number
 
 
-def whole_number(what: str, value: SupportsIndex) -> int:
-    """A count of at least 0, else an InputError."""
+def whole_number(what: str, value: SupportsIndex, other: str = "") -> int:
+    """A count of at least 0, else an InputError, which adds the ``other`` values allowed."""
     if (number := index_of(value)) < 0:
-        raise InputError(f"the number {what} is {value!r}; expected a whole number of at least 0")
+        raise InputError(f"the number {what} is {value!r}; expected a whole number of at least 0{other}")
     return number
 
 
 def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> int:
     """The first tokens that a full context keeps, -1 for a whole prompt; InputError if no other token would fit."""
-    number = prompt if prompt is not None and keep == -1 else whole_number("of tokens to keep", keep)
+    other = "" if prompt is None else " or -1, the prompt"
+    number = prompt if prompt is not None and keep == -1 else whole_number("of tokens to keep", keep, other)
     if number >= context:
         raise InputError(f"keep is {number} tokens; the context holds {context}; expected fewer")
     return number

@@ -175,6 +175,8 @@ class Running:
         self.stats.tokens += 1
         if token in self.stop_ids:
             self.end("stop")
+            if more:
+                self.stats.complete = False
             return
         self.ids.append(token)
         if self.reply is not None:
@@ -226,7 +228,8 @@ class Running:
             self._parts += self.reply.finish()
             reason = "stop" if self.reply.stopped and reason != "error" else reason
         self.stats.finish_reason = reason
-        self.stats.complete = None if self.constraint is None else self.constraint.complete
+        if self.constraint is not None:
+            self.stats.complete = self.constraint.complete and not (self.reply is not None and self.reply.stopped)
 
     @property
     def parts(self) -> list[ChatPart]:

@@ -215,6 +215,7 @@ class PartStream(OneStream, Iterator[str]):
             if self._reply.stopped:
                 self._done = True
                 self._tokens.close("stop")
+                self._cut()
         if not self._parts:
             if self._whole:
                 require_complete(self.stats, self.text)
@@ -232,6 +233,12 @@ class PartStream(OneStream, Iterator[str]):
         if self._reply.stopped and self.stats.finish_reason != "error":
             # The start of a longer stop string was a shorter stop string.
             self.stats.finish_reason = "stop"
+            self._cut()
+
+    def _cut(self) -> None:
+        """Note that a stop string has shortened the text, which no longer matches its structure."""
+        if self.stats.complete:
+            self.stats.complete = False
 
 
 class TextStream(PartStream):

@@ -114,8 +114,8 @@ class ThreadedModel(Chatting):
             slots: limit for concurrent texts, by default 32; further texts wait. With 1, texts run as those of a Model.
             memory: bytes of texture memory for their caches; by default 1 GiB.
         """
-        check_options("ThreadedModel()", options, signature(load_model).parameters)
         given = {"slots": slots, "memory": memory}
+        check_options("ThreadedModel()", options, {**signature(load_model).parameters, **given})
         self._bounds = {name: check_count(name, number) for name, number in given.items() if number is not None}
         self._rows: dict[Running, Callable[[News], None]] = {}
         self._scheduler: Scheduler | None = None

@@ -14,7 +14,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
 from glinfer.formats import AS_IN_FILE, Checkpoint, load_checkpoint, replacing, save_checkpoint
 from glinfer.formats.adapters.merge import merged, read_adapter
-from glinfer.formats.files import AnyPath, shown
+from glinfer.formats.files import AnyPath, check_ending, shown
 from glinfer.formats.gguf.write import DTYPES as GGUF_DTYPES
 from glinfer.formats.vision import image_metadata
 from glinfer.formats.zipped import unpacked
@@ -90,12 +90,12 @@ def convert_model(
             "found --imatrix with --lora; expected one of them, as the importance must be that of the merged model; "
             "merge first, then convert the merged model"
         )
+    in_itself = check_ending(target) == ".gguf"
     path = unpacked(found_model(source))
     checkpoint = load_checkpoint(path)
     checkpoint.check_finite()
     if lora is not None:
         checkpoint = merged(checkpoint, [read_adapter(lora, checkpoint.config, lora_scale, base=checkpoint)])
-    in_itself = Path(target).suffix.lower() == ".gguf"
     parts = text_parts(path, tokenizer, checkpoint.config) if with_tokenizer else TextParts(None)
     if parts.sampling:
         parts = replace(parts, sampling=usable_sampling(path)[0])

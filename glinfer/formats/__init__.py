@@ -12,7 +12,7 @@ from typing import Any
 from glinfer.errors import FormatError, InputError
 from glinfer.formats.bundled import BundledModel, bundled_models
 from glinfer.formats.checkpoint import Checkpoint
-from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, ending_found, is_directory, opened, replacing, shown
+from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, check_ending, is_directory, opened, replacing, shown
 from glinfer.formats.gab.bpe import BpeModel, read_bpe, write_bpe
 from glinfer.formats.gab.file import read_gab, write_gab
 from glinfer.formats.gguf.file import GGUF_MAGIC
@@ -133,15 +133,13 @@ def save_checkpoint(
         InputError: the name has another ending, or the format does not support the dtype.
         FormatError: the format cannot hold this model, or the file cannot be written.
     """
-    suffix = Path(path).suffix
-    if suffix.lower() == ".safetensors":
+    suffix = check_ending(path)
+    if suffix == ".safetensors":
         write_safetensors(checkpoint, path, dtype=dtype)
-    elif suffix.lower() == ".gguf":
+    elif suffix == ".gguf":
         of_tensors = None if dtype == AS_IN_FILE else dtype
         further: dict[str, Any] = {"tokenizer": tokenizer, "sampling": sampling, "importance": importance}
         write_gguf(checkpoint, path, dtype=of_tensors, images=images, **further)
-    elif suffix.lower() != ".gab":
-        raise InputError(f"{shown(path)}: {ending_found(path)}; expected .gab, .safetensors or .gguf")
     elif dtype != "float32":
         others = [ending for ending, held in HELD.items() if dtype in held]
         raise InputError(f"{shown(path)}: a .gab file holds float32, not {dtype}; write a {' or '.join(others)} file")

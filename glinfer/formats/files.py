@@ -131,6 +131,14 @@ def ending_found(path: AnyPath) -> str:
     return f"the name ends in {suffix!r}" if suffix else "the name has no ending"
 
 
+def check_ending(path: AnyPath) -> str:
+    """The ending of a file to write, in lower case; InputError unless it is ``.gab``, ``.safetensors`` or ``.gguf``."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in (".gab", ".safetensors", ".gguf"):
+        raise InputError(f"{shown(path)}: {ending_found(path)}; expected .gab, .safetensors or .gguf")
+    return suffix
+
+
 def _usable(path: AnyPath) -> str:
     """A path as text, if a file can have that name."""
     text = os.fspath(path)

@@ -86,7 +86,9 @@ class VectorFile(Closing):
         self.part.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the part file without removing it."""
+        """Close the part file, and remove it if it has no vectors."""
+        if not (self.done or self._file.closed):
+            self.part.unlink(missing_ok=True)
         self._file.close()
 
     def _writing(self) -> AbstractContextManager[None]:

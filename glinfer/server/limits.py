@@ -11,6 +11,8 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from glinfer.errors import InputError
+
 
 @dataclass(frozen=True)
 class RequestLimits:
@@ -56,6 +58,8 @@ MAX_WAITING = 256
 """Default limit of a model's waiting sequences."""
 EMBED_REQUESTS = 32
 """Concurrent requests to an embedding model, which run one after another; further requests wait."""
+MIN_OPEN_FILES = 64
+"""The least limit of open files: with fewer, accepting a connection would fail."""
 MAX_FIELDS = 100
 """Limit of an object's fields; no valid object has half as many."""
 T = TypeVar("T")
@@ -107,8 +111,12 @@ class ConnectionLimits:
     unread_seconds: float = 60
 
     def fitted(self) -> ConnectionLimits:
-        """These limits, with at most as many connections as the process can open."""
-        return replace(self, connections=min(self.connections, max_open_files() // 2))
+        """These limits, with at most as many connections as the process can open; InputError if those are too few."""
+        if (files := max_open_files()) < MIN_OPEN_FILES:
+            raise InputError(
+                f"this process may open {files} files; expected at least {MIN_OPEN_FILES}; raise the limit (ulimit -n)"
+            )
+        return replace(self, connections=min(self.connections, files // 2))
 
 
 def share(free: int, shared: int) -> int:

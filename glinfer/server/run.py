@@ -31,13 +31,21 @@ from glinfer.server.served import ModelSource
 from glinfer.server.state import ServerState
 from glinfer.server.worker import Worker
 
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_HANGUP = getattr(signal, "SIGHUP", None)
+_SIGNALS = (
+    signal.SIGTERM,
+    signal.SIGINT,
+    *([_HANGUP] if _HANGUP is not None and signal.getsignal(_HANGUP) is signal.SIG_DFL else []),
+)
+"""Signals that end the server; not the terminal's end if nohup has it ignored."""
 _OFF_LOOP_SECONDS = 1
 """Time limit after SIGTERM for work off the event loop, such as tokenizing."""
 _CLOSING_SECONDS = 5
 """Time limit of the running step after the grace period."""
 _LAST_SECONDS = 2
 """Time limit for connections to close after the last answer."""
+_BACKLOG = 2048
+"""Connections that may wait in the system until the server accepts them."""
 _SWITCH_SECONDS = 0.0001
 """How long one thread keeps the interpreter while the other waits for it; Python's 5 ms are a whole step on a GPU."""
 
@@ -73,6 +81,12 @@ class _Uvicorn(uvicorn.Server):
         """Leave all signals to :class:`HttpServer`."""
         yield
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start; ``backlog`` then bounds only what one turn of the loop accepts, not what waits in the system."""
+        await super().startup(sockets)
+        for each in sockets or ():
+            each.listen(_BACKLOG)
+
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Close; requests on ended connections see a disconnected client, and log no error."""
         asyncio.get_running_loop().call_later(0 if self.force_exit else _LAST_SECONDS, self.end_connections)
@@ -103,6 +117,7 @@ class HttpServer:
         if twice := next((name for name in names if names.count(name) > 1), None):
             raise InputError(f"found two models with the name {twice}; rename one with NAME=MODEL")
         return_large_blocks()
+        connections = options.connections.fitted()
         self.options = options
         self._socket = _bound(options.access.host, options.port)
         opening = partial(open_device, options.device, api=options.api, limits=options.limits)
@@ -114,12 +129,12 @@ class HttpServer:
             on_failure=self._stop_uvicorn,
             on_ready=on_ready,
         )
-        connections = options.connections.fitted()
         self.state = ServerState(self.worker, options.page, connections)
         config = uvicorn.Config(
             App(self.state, options.access),
             http=bounded(connections, self.worker.metrics),
             ws="none",
+            backlog=max(1, connections.connections // 16),  # so that a burst leaves files to end the surplus
             proxy_headers=False,  # otherwise a client could claim another's address, and with it its share and prefixes
             log_level="error",
             access_log=False,
@@ -260,7 +275,7 @@ def _bound(host: str, port: int) -> socket.socket:
         if os.name == "posix":
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         made.bind((host, port))
-        made.listen(128)
+        made.listen(_BACKLOG)
     except (OSError, OverflowError) as error:
         made.close()
         words = reason(error) if isinstance(error, OSError) else "there is no such port"

@@ -124,6 +124,7 @@ async def score(asked: Asked[protocol.ScoreRequest]) -> ASGIApp:
 
     texts = await asked.off_loop(work, "input")
     scores = await scored(asked, texts)
+    _count(asked, sum(map(len, texts)))
 
     def made() -> dict[str, Any]:
         data = [
@@ -159,6 +160,7 @@ async def embeddings(asked: Asked[protocol.EmbeddingRequest]) -> ASGIApp:
         await asked.off_loop(lambda: check_within("dimensions", dimensions, width), "dimensions", size=0)
     texts = await _encoded(asked, check, "input")
     vectors: Vectors = await in_steps(asked, lambda model: model.embedder.steps(texts))
+    _count(asked, texts.tokens)
 
     def written(vector: Vectors) -> Any:
         if body.encoding_format != "base64":
@@ -180,6 +182,7 @@ async def rerank(asked: Asked[protocol.RerankRequest]) -> ASGIApp:
     given = [each if isinstance(each, str) else each.text for each in body.documents]
     texts = await _encoded(asked, lambda embedder: embedder.rank_request(body.query, given), "documents")
     found: list[Ranked] = await in_steps(asked, lambda model: model.embedder.rank_steps(texts))
+    _count(asked, texts.tokens)
 
     def made() -> dict[str, Any]:
         results = []
@@ -200,6 +203,10 @@ async def _encoded(asked: Asked[Any], work: Callable[[Embedder], EmbedRequest], 
             f"the texts have {found.tokens} tokens; expected at most {LIMITS.embed_tokens} at once", param=param
         )
     return found
+
+
+def _count(asked: Asked[Any], tokens: int) -> None:
+    asked.state.worker.metrics.prompt_tokens.labels(asked.served.name).inc(tokens)
 
 
 def _usage(asked: EmbedRequest) -> dict[str, int]:

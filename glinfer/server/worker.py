@@ -269,7 +269,12 @@ class Worker:
         for runner in self.served.values():
             source = runner.source
             self._require_wanted()
-            model = load_model(source.path, device=self._device, on_upload=self._require_wanted, **source.options)
+            try:
+                model = load_model(source.path, device=self._device, on_upload=self._require_wanted, **source.options)
+            except GlinferError as error:
+                if len(self.served) > 1 and source.name not in str(error):
+                    error.args = (f"{source.name}: {error}",)
+                raise
             model.engine.nan_guard.traces = False  # which would keep all others waiting
             runner.draws = 0
             runner.take(model, EMBED_REQUESTS if model.config.embeds else self._schedule(runner, model).slots)

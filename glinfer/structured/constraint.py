@@ -39,7 +39,7 @@ class Constraint:
             stop_ids: tokens that end the text where the structure allows an end.
         """
         self._matcher, self._vocab, self._stop_ids = matcher, vocab, frozenset(stop_ids)
-        self.ended = False
+        self.ended = self._may_end = False
         # Whole texels of 128 bits, as in the table of allowed tokens, with room for the end-of-text token.
         self._words = np.zeros(-(-(vocab + 1) // 128) * 4, dtype=np.uint32)
         self._used = (vocab + 1 + _WORD_BITS - 1) // _WORD_BITS
@@ -67,9 +67,9 @@ class Constraint:
         self._matcher.unsafe_compute_mask_ptr(self._words.ctypes.data, 4 * self._used)
         self._check()
         end, bit = divmod(self._vocab, _WORD_BITS)
-        may_end = int(self._words[end]) >> bit & 1
+        self._may_end = bool(int(self._words[end]) >> bit & 1)
         self._words[end] &= np.uint32((1 << bit) - 1)
-        for token in self._stop_ids if may_end else ():
+        for token in self._stop_ids if self._may_end else ():
             self._words[token // _WORD_BITS] |= np.uint32(1 << token % _WORD_BITS)
         if not self._row.any():
             raise DeadEnd
@@ -87,8 +87,8 @@ class Constraint:
         return self._taken(found)
 
     def push(self, token: int) -> None:
-        """Append a token that the last mask allows."""
-        if token in self._stop_ids:
+        """Append a token that the last mask allows. A stop id may also be part of the text."""
+        if self._may_end and token in self._stop_ids:
             self.ended = True
         else:
             self._taken([token])

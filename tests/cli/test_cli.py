@@ -310,6 +310,10 @@ class TestConvert:
     def test_what_a_gab_cannot_record_is_noted(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         erf = dataclasses.replace(load_checkpoint(small), config=load_checkpoint(small).config.with_gelu("erf"))
         save_checkpoint(erf, tmp_path / "erf.safetensors")
+        for target in (".", "/", tmp_path, tmp_path / "m.bin"):
+            assert "expected .gab, .safetensors or .gguf" in refused(capsys, "convert", small, target)
+        both = "convert", small, tmp_path / "m.gab", "--no-tokenizer", "--tokenizer", small.with_suffix(".bpe")
+        assert "found both --tokenizer and --no-tokenizer" in refused(capsys, *both)
         _, err = ran(capsys, "convert", tmp_path / "erf.safetensors", tmp_path / "erf.GAB", "--no-tokenizer")
         assert err == "note: .gab cannot record that this model has the erf form of GELU; run it with --gelu erf\n"
 

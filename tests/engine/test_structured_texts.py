@@ -64,6 +64,23 @@ def test_a_text_has_its_structure(model: Model) -> None:
     assert re.fullmatch("(ab){1,5}c", model.generate("ROMEO:", grammar='start: ("a" "b"){1,5} "c"', seed=1))
 
 
+def test_a_text_that_is_cut_has_not_its_structure(model: Model) -> None:
+    """By a stop string, by a stop id that the structure has as text, and by one among forced tokens."""
+    e = model.require_tokenizer().encode("e")
+    forced = model.require_tokenizer().encode("yea nay, the king")
+    for given in (
+        {"choices": ["yea", "yes"], "stop": "e"},
+        {"regex": "[e]{30}", "stop_ids": e},
+        {"choices": ["yea nay, the king"], "stop_ids": forced[-2:-1]},
+    ):
+        text = model.generate("ROMEO:", seed=1, **given)
+        result = next(iter(model.batch([BatchRequest("ROMEO:", {"seed": 1, **given})])))
+        for each, stats in ((text, text.stats), (result.text, result.stats)):
+            assert (stats.finish_reason, stats.complete) == ("stop", False), given
+            assert each == text
+            assert len(each) < 30
+
+
 SAMPLING = (
     {"temperature": 1.0},
     {"temperature": 0.0},

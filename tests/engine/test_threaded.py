@@ -150,6 +150,8 @@ def test_other_methods_run_on_the_thread(threaded: ThreadedModel, model: Model) 
         threaded.sampling = 3
     with pytest.raises(InputError, match=r"the result of session\(\) belongs to the model's thread; use it in call"):
         threaded.session()
+    with pytest.raises(InputError, match=r"has no option 'slot'; did you mean 'slots'\?"):
+        ThreadedModel("small", slot=2)
     for waits in (lambda _: threaded.generate([1]), lambda _: threaded.close()):
         with pytest.raises(ContextError, match="this is the model's thread, which cannot wait for itself"):
             threaded.call(waits)

@@ -192,6 +192,7 @@ class TestCommand:
             (model, {"--in": str(tmp_path / "empty.txt")}, "found no texts in the file"),
             (model, {"--dimensions": "99"}, "dimensions is 99; expected"),
             (model, {"--prompt-name": "x"}, "there is no prompt 'x'"),
+            (model, {"--context": "2"}, "texts are limited to 2 tokens"),
             (small, {}, "this model generates text"),
             (ranker, {}, "scores pairs of texts"),
         ):

@@ -39,6 +39,7 @@ REFUSED: list[tuple[list[str], str]] = [
     (["small.gab", "--cors-origin", "my.example"], "glinfer: --cors-origin is 'my.example'; expected scheme and host"),
     (["small.gab", "--grace", "nan"], "glinfer: Invalid value for '--grace': found nan; expected a finite number"),
     (["small.gab", "--page", "nowhere"], "glinfer: Invalid value for '--page'"),
+    (["b=tiny", "small.gab", "--context", "200"], "glinfer: b: the context is 200; expected"),
     ([], "glinfer: Missing argument '[NAME=]MODEL…'"),
 ]
 

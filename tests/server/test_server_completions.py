@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -322,6 +323,9 @@ def test_openais_client_gets_what_python_gets(server: Running, vectors: Any) -> 
     assert len(short.data[0].embedding) == 5
     assert np.isclose(np.linalg.norm(short.data[0].embedding), 1)
     assert found.usage.prompt_tokens == found.usage.total_tokens > len(TEXTS)
+    counted = re.search(r'prompt_tokens_total{model="embedder"} (\d+)', server.get("/metrics").text)
+    assert counted is not None
+    assert int(counted[1]) >= found.usage.prompt_tokens + plain.usage.prompt_tokens
     body = {"model": "embedder", "input": TEXTS[0], "encoding_format": "base64"}
     data = server.post("/v1/embeddings", body).json()["data"][0]["embedding"]
     assert np.array_equal(np.frombuffer(base64.b64decode(data), "<f4"), vectors[0])

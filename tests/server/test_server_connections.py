@@ -19,6 +19,7 @@ from own_process import DEADLINE
 from running_server import Running, running
 
 from glinfer.engine.batch import Batch
+from glinfer.errors import InputError
 from glinfer.server.connections import BoundedConnection, _Open
 from glinfer.server.limits import ConnectionLimits, max_open_files
 
@@ -234,5 +235,8 @@ class TestManyConnections:
                 each.sendall(body[5:].encode())
                 assert each.recv(4096).startswith(b"HTTP/1.1 200 ")
 
-    def test_the_bound_leaves_files_for_others(self) -> None:
+    def test_the_bound_leaves_files_for_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert ConnectionLimits().fitted().connections == min(1024, max_open_files() // 2)
+        monkeypatch.setattr("glinfer.server.limits.max_open_files", lambda: 24)
+        with pytest.raises(InputError, match="may open 24 files; expected at least 64"):
+            ConnectionLimits().fitted()

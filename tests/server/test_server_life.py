@@ -236,7 +236,8 @@ def is_ready(address: str) -> bool:
 
 
 class TestEnd:
-    def test_sigterm_lets_running_requests_finish(self, small: Path) -> None:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
+    def test_a_signal_lets_running_requests_finish(self, small: Path, number: int) -> None:
         """Those that wait for a place too: 12 answers in two places, by a process of its own."""
         command = [sys.executable, "-m", "glinfer", "serve", small, "--port", "0", "--slots", "2", "--grace", "600"]
         env, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
@@ -256,7 +257,7 @@ class TestEnd:
             ]
             assert [each.status_code for each in asked] == [200] * 3
             waiting = re.search(r"glinfer_waiting\{.*\} (\d+)", httpx.get(f"{address}/metrics", timeout=DEADLINE).text)
-            os.kill(process.pid, signal.SIGTERM)
+            os.kill(process.pid, number)
             assert waiting is not None
             assert int(waiting[1]) > 0
             for text in pool.map(lambda each: each.read().decode(), asked):
@@ -265,6 +266,30 @@ class TestEnd:
             assert process.wait(DEADLINE) == 0
             assert process.stderr is not None
             assert process.stderr.read() == ""
+
+    @pytest.mark.slow
+    def test_a_burst_of_connections_leaves_the_log_empty(self, small: Path, tmp_path: Path) -> None:
+        """More than the process may open files; asyncio logs each one that it cannot accept."""
+        command = ["sh", "-c", f"ulimit -n 64; exec '{sys.executable}' -m glinfer serve '{small}' --port 0"]
+        env, log = {**os.environ, "PYTHONPATH": str(ROOT)}, tmp_path / "log"
+        with (
+            log.open("w") as errors,
+            subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=errors, text=True) as process,
+            contextlib.ExitStack() as stack,
+        ):
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            address = process.stdout.readline().split(" at ")[1].split("/v1")[0]
+            eventually(lambda: is_ready(address), "the server is ready")
+            place = httpx.URL(address)
+            for _ in range(300):
+                made = stack.enter_context(socket.socket())
+                made.setblocking(False)
+                made.connect_ex((place.host, place.port))
+            eventually(lambda: is_ready(address), "the server answers")
+            process.terminate()
+            assert process.wait(DEADLINE) == 0
+        assert log.read_text() == ""
 
     @pytest.mark.parametrize("twice", [False, True])
     def test_requests_that_hang_end_without_a_word(

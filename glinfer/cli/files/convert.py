@@ -59,6 +59,8 @@ def convert(
         if options["lora"] is None:
             raise InputError("found --lora-scale without --lora; add --lora DIR, or leave out --lora-scale")
         options["lora_scale"] = lora_scale
+    if no_tokenizer and options["tokenizer"] is not None:
+        raise InputError("found both --tokenizer and --no-tokenizer; give one of them")
     with progress("running the text") as advance:
         made = convert_model(source, target, with_tokenizer=not no_tokenizer, on_progress=advance, **options)
     checkpoint = made.checkpoint
