@@ -285,6 +285,9 @@ def test_the_next_word_follows_the_temperature_and_is_appended(small_tour: str, 
     assert page.do("evaluate", "tour.tokens") == [*ids, likeliest]
     page.do("evaluate", "document.querySelectorAll('#tokens button')[1].click()")
     assert "token 1" in page.do("text", "#token-title")
+    page.do("evaluate", "tour.rerun([1, 2, 3]).then(() => (globalThis.healthy = tour.recordings.reference).ids)")
+    page.do("evaluate", "Promise.all([tour.rerun([5, 4]), tour.rerun([1, 2, 3])]).then(() => 0)")  # Run, pressed twice
+    assert page.do("evaluate", SAME) == -1
     page.do("fill", "#text", "To be " * 99)
     page.do("click", "#run")
     page.do("wait", "#problem:not(:empty)")
