@@ -94,10 +94,10 @@ class Tour {
 
   /** The tokens of the text; with no tokenizer the text has ids. */
   ids() {
-    const { tokenizer, before } = this.models[this.main];
+    const { tokenizer } = this.models[this.main];
     const text = $("text").value;
     if (!tokenizer) return text.split(/[\s,]+/).filter(Boolean).map(Number);
-    return [...before, ...tokenizer.encode(text, { allowSpecial: false })];
+    return tokenizer.encode(text);
   }
 
   word(id) {
