@@ -77,11 +77,11 @@ class _Handler(SimpleHTTPRequestHandler):
     def send_head(self) -> Any:
         """Send status and headers, and return a file object for the body, or None."""
         path = Path(self.translate_path(self.path))
-        if not path.is_file() or self.path.split("?")[0].endswith("/"):
+        if path.is_dir() or self.path.split("?")[0].endswith("/"):
             return super().send_head()  # a folder's page, a redirection, or an error
         try:
             file = path.open("rb")
-        except OSError:
+        except (OSError, ValueError):  # a name with a zero byte is a ValueError
             self.send_error(HTTPStatus.NOT_FOUND, "there is no such file")
             return None
         try:

@@ -142,7 +142,7 @@ def export_tour(
 def _ids_of(text: str, texts: TextSupport) -> list[int]:
     """The tokens that the page makes of a text."""
     if texts.read is not None:
-        return [*texts.about["before"], *texts.read.encode(text, allow_special=False)]
+        return texts.read.encode(text)
     try:
         return [int(part) for part in re.split(r"[\s,]+", text) if part]
     except ValueError:
@@ -166,7 +166,7 @@ def export_tours(
         target: a new or empty folder, or an earlier export.
 
     Raises:
-        InputError, PlanError, FormatError: as :func:`export_tour`, for each model.
+        InputError, PlanError, FormatError: as :func:`export_tour`, for each model; ``small`` has the larger tour.
     """
     folder, root = Path(target).absolute(), web_root() / "tours"
     check_target(folder)
@@ -175,9 +175,13 @@ def export_tours(
         made = {}
         for (page, model), other in zip(pages.items(), reversed(pages), strict=True):
             made[page] = export_tour(model, new / page, text, other=other, **options)
+        first, second = made.values()
+        if second.bytes > first.bytes:
+            raise InputError(
+                f"the tour of {small} has {second.bytes:,} bytes and that of {path} {first.bytes:,}; swap them"
+            )
         for file in sorted(root.iterdir()):
             copy_file(file, new / file.name)
-    first, second = made.values()
     notes = tuple(dict.fromkeys((*first.notes, *second.notes)))
     return ExportedSite(folder, first.bytes + second.bytes, first.draws, first.plan, notes)
 

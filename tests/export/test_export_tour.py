@@ -76,6 +76,9 @@ def test_two_tours_in_a_folder_link_to_each_other(tmp_path: Path, capsys: pytest
 
 
 def test_another_ending_is_refused_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    swapped = refused(capsys, "tour", "tiny", "--small", "shakespeare", "--out", tmp_path / "tour")
+    assert "the tour of shakespeare has " in swapped
+    assert not (tmp_path / "tour").exists()
     assert "name it with --out" in refused(capsys, "tour", "tiny", "--small", "tiny", "--out", tmp_path / "tour.html")
     assert "name a page, such as tour.html" in refused(capsys, "tour", "shakespeare", "--out", tmp_path / "tour.txt")
 

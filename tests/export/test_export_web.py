@@ -445,7 +445,7 @@ def test_a_site_is_served_with_types_and_headers(served: HTTPConnection, site: P
 
 
 def test_nothing_else_is_served(served: HTTPConnection) -> None:
-    for path in ("/shaders/", "/nothing.js", "/../model.gab", "/%2e%2e/model.gab"):
+    for path in ("/shaders/", "/nothing.js", "/../model.gab", "/%00", "/%2e%2e/model.gab"):
         assert get(served, path)[0] == 404, path
 
 

@@ -1,5 +1,6 @@
 /** Loading a model out of a GGUF file. */
 
+import { GlinferError } from "../glinfer/errors.js";
 import { load } from "../glinfer/model.js";
 import { fetchSource, folderAddress } from "../glinfer/source.js";
 import { ggufSource, keepPlan, keptGguf } from "./source.js";
@@ -12,7 +13,8 @@ import { ggufSource, keepPlan, keptGguf } from "./source.js";
  * @returns {Promise<import("../glinfer/model.js").Model>}
  * @throws {GlinferError} the file cannot be read or is not supported, or the browser lacks something.
  */
-export async function loadGguf(base, { gguf, kept, ...options }) {
+export async function loadGguf(base, { gguf, kept, ...options } = {}) {
+  if (!kept && ![gguf ?? []].flat().length) throw new GlinferError("found no file; expected gguf: a File, all parts of a model, or an address");
   base = folderAddress(base);
   const site = fetchSource(base);
   const source = kept ? await keptGguf(kept, site, base) : await ggufSource(gguf, site);

@@ -6,7 +6,7 @@
  *   const [vector] = await model.embed(["a cat"]); // Float32Array
  */
 
-import { GlinferError, shown } from "../glinfer/errors.js";
+import { GlinferError, checkOptions, shown } from "../glinfer/errors.js";
 import { linesOf, placeOf } from "../glinfer/layouts.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { checksumsOf, loadParts } from "../glinfer/loading.js";
@@ -97,7 +97,9 @@ export class EmbeddingModel {
    * @returns {Promise<Float32Array[]>} one for each text.
    * @throws {GlinferError} a text or an option cannot be run, the output is broken, or the graphics context was lost.
    */
-  async embed(texts, { promptName, prompt, dimensions, normalize, signal, onProgress = () => {} } = {}) {
+  async embed(texts, options = {}) {
+    const { promptName, prompt, dimensions, normalize, signal, onProgress = () => {} } = options;
+    checkOptions(options, ["promptName", "prompt", "dimensions", "normalize", "signal", "onProgress"]);
     const { normalizes } = this.plan.embedding;
     if (this.ranks) throw new GlinferError("this model scores pairs of texts and has no vectors; use rerank");
     if (dimensions !== undefined && !(Number.isInteger(dimensions) && dimensions >= 1 && dimensions <= this.dimensions)) {
@@ -122,7 +124,9 @@ export class EmbeddingModel {
    * @returns {Promise<{index: number, score: number}[]>}
    * @throws {GlinferError} as `embed`.
    */
-  async rerank(query, texts, { signal, onProgress = () => {} } = {}) {
+  async rerank(query, texts, options = {}) {
+    const { signal, onProgress = () => {} } = options;
+    checkOptions(options, ["signal", "onProgress"]);
     if (!Array.isArray(texts)) throw new GlinferError(`the texts are ${shown(texts)}; expected an array of them`);
     [query, ...texts].forEach((text, place) => {
       if (typeof text === "string") return;

@@ -20,6 +20,17 @@ export function shown(value) {
 }
 
 /**
+ * Refuses options that a function does not have.
+ * @param {object} given
+ * @param {string[]} known
+ * @throws {GlinferError} an option is another one.
+ */
+export function checkOptions(given, known) {
+  const unknown = Object.keys(given).find((name) => !known.includes(name));
+  if (unknown) throw new GlinferError(`there is no option ${unknown}; expected some of ${known.join(", ")}`);
+}
+
+/**
  * Refuses what are no ids of a vocabulary's tokens.
  * @param {Iterable<number>} ids
  * @param {number} vocabulary its size.

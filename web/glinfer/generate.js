@@ -10,7 +10,7 @@
  */
 
 import { checkSpeculation, Ngrams, Speculation } from "./drafts.js";
-import { GlinferError, shown } from "./errors.js";
+import { GlinferError, checkOptions, checkTokens, shown } from "./errors.js";
 import { Sampler } from "./sampler.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -113,6 +113,7 @@ export async function* continuation(model, prompt, { maxTokens = 128, stopIds, s
   const ofIds = Array.isArray(prompt);
   if (!ofIds && !model.tokenizer) throw new GlinferError("this model came without a tokenizer; give an array of token ids");
   if (stopIds && !Array.isArray(stopIds)) throw new GlinferError(`stopIds is ${shown(stopIds)}; expected an array of token ids`);
+  if (stopIds) checkTokens(stopIds, model.vocabulary);
   const ends = new Set(stopIds ?? (ofIds ? [] : model.plan.model.stop_ids));
   const text = ofIds ? null : model.tokenizer.stream();
   const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal, speculate, keep };
@@ -183,8 +184,7 @@ async function* alone(model, sampler, options) {
 function samplerOf(model, given, ...others) {
   const { temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: repetitionPenalty } = model.plan.model.generation;
   const own = { temperature, topK, topP, minP, repetitionPenalty, seed: null };
-  const unknown = Object.keys(given).find((name) => !Object.hasOwn(own, name));
-  if (unknown) throw new GlinferError(`there is no option ${unknown}; expected some of ${["maxTokens", ...Object.keys(own), "speculate", "keep", ...others, "signal"].join(", ")}`);
+  checkOptions(given, ["maxTokens", ...Object.keys(own), "speculate", "keep", ...others, "signal"]);
   return new Sampler({ ...own, ...given });
 }
 

@@ -15,7 +15,7 @@
  */
 
 import { crc32 } from "./checksum.js";
-import { GlinferError } from "./errors.js";
+import { GlinferError, checkOptions } from "./errors.js";
 import { pauses } from "./generate.js";
 import { keptSource } from "./kept.js";
 import { INTEGER_TARGETS, withIntegerTargets } from "./integer_targets.js";
@@ -49,6 +49,7 @@ export function parsePlan(text) {
     const found = `${plan.format} version ${plan.version}; expected glinfer-web version ${VERSION}`;
     throw new GlinferError(`plan.json is ${found}; export the model again, and take the runtime of that export`);
   }
+  if (plan.drop) throw new GlinferError("this site opens GGUF files; expected the site of a model; use loadGguf of drop/load.js");
   if (!plan.files) throw new GlinferError("plan.json does not name the files of its weights; export the model again");
   return plan;
 }
@@ -67,9 +68,8 @@ export function parsePlan(text) {
  * @throws {GlinferError} the browser lacks something, or a file is missing, damaged or of another export.
  */
 export async function loadParts(gl, source, base, textsOf, options = {}) {
-  const { minimum = false, cache = true, onPlan, onProgress: report = () => {}, ...others } = options;
-  const unknown = Object.keys(others).find((name) => name !== "speculate");
-  if (unknown) throw new GlinferError(`there is no option ${unknown}; expected some of canvas, minimum, cache, speculate, onPlan, onProgress`);
+  const { minimum = false, cache = true, onPlan, onProgress: report = () => {} } = options;
+  checkOptions(options, ["canvas", "minimum", "cache", "speculate", "onPlan", "onProgress"]);
   let failed = false; // after which the other parts report nothing
   const onProgress = (progress) => failed || report(progress);
   onProgress({ part: "plan", done: 0, all: 1 });

@@ -150,11 +150,17 @@ export class Replay {
    * The draws of a companion, which are bound when they are first needed.
    * @param {string} name its key in plan.json.
    * @returns {object[]}
-   * @throws {GlinferError} the driver refuses a program, or the context was lost.
+   * @throws {GlinferError} the driver refuses a program, the model was released, or the context was lost.
    */
   companion(name) {
+    this.requireHeld();
     if (!this.companions.has(name)) this.companions.set(name, this.boundAll(this.plan.companions[name].draws));
     return this.companions.get(name);
+  }
+
+  /** @throws {GlinferError} the model was released. */
+  requireHeld() {
+    if (!this.textures.length) throw new GlinferError("the model was released; load it again");
   }
 
   /** The draws that are bound so far, those of companions last. */
@@ -224,6 +230,7 @@ export class Replay {
    * @throws {GlinferError} a run value is missing or out of range, the context was lost, or the driver reports an error.
    */
   run(inputs, { companion = null, first = 0, last, watch = null, read = true } = {}) {
+    this.requireHeld();
     const { gl, plan } = this;
     const draws = companion === null ? this.draws : this.companion(companion);
     const end = last ?? draws.length;

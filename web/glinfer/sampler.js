@@ -1,6 +1,6 @@
 /** Chooses the next token from a row of logits, by the rules of glinfer/engine/sampler.py. */
 
-import { GlinferError, shown } from "./errors.js";
+import { GlinferError, checkOptions, shown } from "./errors.js";
 import { gumbelAt, noiseKey } from "./noise.js";
 
 const MIN_TEMPERATURE = 1e-4;
@@ -35,7 +35,9 @@ export class Sampler {
    *   all tokens; `repetitionPenalty` above 1 makes tokens of the context less likely; `seed` null uses fresh randomness.
    * @throws {GlinferError} an option is out of range.
    */
-  constructor({ temperature = 1, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = null } = {}) {
+  constructor(options = {}) {
+    const { temperature = 1, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = null } = options;
+    checkOptions(options, ["temperature", "topK", "topP", "minP", "repetitionPenalty", "seed"]);
     if (!isWithin(temperature, 0, Number.MAX_VALUE)) throw bad("temperature", temperature, "a number of at least 0");
     if (!Number.isInteger(topK) || topK < 0) throw bad("top-k", topK, "a whole number of at least 0 (0 is off)");
     if (!isWithin(topP, 0, 1)) throw bad("top-p", topP, "a number from 0 to 1 (1 is off)");
@@ -44,7 +46,7 @@ export class Sampler {
       throw bad("repetition penalty", repetitionPenalty, "a number above 0 (1 is off)");
     }
     if (seed !== null && !((typeof seed === "bigint" || Number.isSafeInteger(seed)) && seed >= 0)) {
-      throw bad("seed", seed, "a whole number of at least 0");
+      throw bad("seed", seed, "a whole number of at least 0; above 2^53 a BigInt");
     }
     this.temperature = temperature;
     this.topK = topK;

@@ -73,7 +73,7 @@ export class TextureChecker {
     if (!(share > 0 && share <= 1)) {
       throw new GlinferError(`share is ${shown(share)}; expected a number above 0, and 1 to compare all`);
     }
-    if (!this.replay.draws.length) throw new GlinferError("the model was released; load it again");
+    this.replay.requireHeld();
     const { parts, different } = this.bound();
     const checked = { textures: 0, texels: 0, bytes: 0 };
     if (share < 1) different.push(...(await this.sampled(parts, share, checked)));

@@ -30,6 +30,7 @@ class Tour {
     this.view = "reference"; // or "fast", or "both"
     this.draw = 0;
     this.timer = null;
+    this.last = Promise.resolve(); // the newest job of `alone`
     this.timeline = new Timeline((draw) => this.go(draw));
     this.panel = new DrawPanel((id) => this.word(id), (row, col) => this.chooseTexel(row, col));
     const word = (id) => this.word(id);
@@ -41,12 +42,13 @@ class Tour {
     });
     this.bugs = new BreakPanel({
       word,
+      alone: (job) => this.alone(job),
       recording: () => this.recordings.reference,
       record: () => this.record("reference"),
       go: (draw) => this.visit("reference", draw),
       say: (text) => ($("status").textContent = text),
     });
-    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.verify(), draws: (name) => this.models[name]?.plan.draws.length, find: (name) => this.find(name) });
+    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.alone(() => this.verify()), draws: (name) => this.models[name]?.plan.draws.length, find: (name) => this.find(name) });
   }
 
   async start() {
@@ -67,7 +69,7 @@ class Tour {
       $("run").disabled = false;
       for (const name of others) {
         await this.load(name, sourceOf);
-        await this.record(name);
+        await this.alone(() => this.record(name));
       }
       this.offerPlans();
       if (tour.other) $("about").append(" ", element("a", { href: tour.other, textContent: "Another model." }));
@@ -92,18 +94,27 @@ class Tour {
 
   /** The tokens of the text; with no tokenizer the text has ids. */
   ids() {
-    const { tokenizer, before } = this.models[this.main];
+    const { tokenizer } = this.models[this.main];
     const text = $("text").value;
     if (!tokenizer) return text.split(/[\s,]+/).filter(Boolean).map(Number);
-    return [...before, ...tokenizer.encode(text, { allowSpecial: false })];
+    return tokenizer.encode(text);
   }
 
   word(id) {
     return this.models[this.main].tokenizer?.decode([id]) ?? String(id);
   }
 
+  /** Runs a job after the jobs before it: two at once would draw into the same textures. */
+  alone(job) {
+    return (this.last = this.last.catch(() => {}).then(job));
+  }
+
   /** Runs tokens with all plans that are loaded. */
-  async run(ids) {
+  run(ids) {
+    return this.alone(() => this.recordAll(ids));
+  }
+
+  async recordAll(ids) {
     $("problem").hidden = true;
     const { context } = this.models[this.main];
     if (!ids.length || ids.length > context || !ids.every((id) => Number.isInteger(id))) {

@@ -10,8 +10,8 @@ const WORDS = 6;
 /** See the head of this file. */
 export class BreakPanel {
   /**
-   * @param {object} actions `word(id)`, `record()` runs the reference plan again and gives its recording, `go(draw)`, and
-   *   `say(text)`.
+   * @param {object} actions `word(id)`, `alone(job)`, `record()` runs the reference plan again and gives its recording,
+   *   `go(draw)`, and `say(text)`.
    */
   constructor(actions) {
     this.actions = actions;
@@ -28,7 +28,7 @@ export class BreakPanel {
     if (!bugs.length) return;
     const options = [null, ...bugs].map((bug) => {
       const input = element("input", { type: "radio", name: "bug", value: bug?.id ?? "", checked: !bug, autocomplete: "off" });
-      input.addEventListener("change", () => this.choose(bug));
+      input.addEventListener("change", () => this.actions.alone(() => this.choose(bug)));
       return element("label", {}, input, element("span", { textContent: bug?.title ?? "As it is" }));
     });
     this.list.replaceChildren(element("legend", { className: "unseen", textContent: "A bug" }), ...options);

@@ -41,9 +41,8 @@ export class Recording {
   /**
    * Runs all draws, and lets the page respond in between.
    * @param {(draw: number) => void} seen is called after each draw.
-   * @param {AbortSignal} [signal] ends the run early.
    */
-  async run(seen = () => {}, signal) {
+  async run(seen = () => {}) {
     const { plan, model: { replay } } = this;
     const given = this.begin();
     this.values = runValues(plan, given);
@@ -63,7 +62,6 @@ export class Recording {
       this.steps.push({ inputs, outputs, milliseconds: performance.now() - before, gpu: null, error });
       seen(index);
       await pause();
-      if (signal?.aborted) return;
     }
     this.readTimes(timer, queries);
   }

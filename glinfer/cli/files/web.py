@@ -10,9 +10,9 @@ import click
 from click.core import ParameterSource
 
 from glinfer.cli import options as opt
-from glinfer.cli.common import megabytes, print_json
+from glinfer.cli.common import megabytes, print_json, say
 from glinfer.errors import InputError
-from glinfer.export.drop import CONTEXT, export_drop
+from glinfer.export.drop import CONTEXT, export_drop, published_shapes
 from glinfer.export.serve import address, site_server
 from glinfer.export.site import LIMITS, ExportedSite, export_web
 from glinfer.terminal import emit
@@ -87,6 +87,7 @@ def _export_drop(folder: str, out: str | None, as_json: bool, options: dict[str,
         name = str(option.name)
         if given.get_parameter_source(name) is ParameterSource.COMMANDLINE and name not in _OF_DROP:
             raise InputError(f"found {option.opts[0]}; --drop takes only --cache, --context and --json")
+    say(f"making programs for {len(published_shapes())} models, in about half a minute")
     context = CONTEXT if options["context"] is None else options["context"]
     made = export_drop(folder, cache=options["cache"], context=context)
     shapes = [each["name"] for each in made.plan["drop"]["shapes"]]

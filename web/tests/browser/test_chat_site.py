@@ -140,11 +140,13 @@ def test_a_page_chats_as_python_does(browsed: Browsed, tmp_path: Path) -> None:
         assert again == ids
         loaded = (
             "import('./glinfer/model.js').then(async ({load}) => { const model = await load(document.baseURI); "
-            f"const {{text}} = await model.chat({json.dumps(MESSAGES)}, {{temperature: 0, maxTokens: 5}}); "
-            "model.release(); return text; })"
+            f"let {{text}} = await model.chat({json.dumps(MESSAGES)}, {{temperature: 0, maxTokens: 5}}); "
+            "model.release(); await model.chat('a').catch(({message}) => (text += message)); return text; })"
         )
         with glinfer.load(path) as model:
-            assert browsed.do("evaluate", loaded) == str(model.chat(MESSAGES, temperature=0, max_tokens=5))
+            assert browsed.do("evaluate", loaded) == (
+                f"{model.chat(MESSAGES, temperature=0, max_tokens=5)}the model was released; load it again"
+            )
         wrong = "glinfer.model.chat([{role: 'assistant', content: 'a'}]).catch((error) => error.message)"
         assert browsed.do("evaluate", wrong) == 'message 0 has the role "assistant"; expected system or user there'
         ids, rows, again, all_rows = browsed.do("evaluate", EDITED)

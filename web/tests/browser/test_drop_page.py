@@ -264,6 +264,9 @@ def test_files_that_cannot_run_get_one_sentence_and_the_next_one_runs(
         assert reply(browsed) == expected(files["llama"])
 
 
+LOADERS = {"glinfer/model.js": "load", "drop/load.js": "loadGguf"}
+
+
 def test_a_device_with_small_textures_is_told_before(site: Path, browsed: Browsed) -> None:
     plan = json.loads((site / "plan.json").read_text())
     plan["drop"]["shapes"][0]["requires"]["max_texture_size"] = 1 << 20
@@ -273,5 +276,8 @@ def test_a_device_with_small_textures_is_told_before(site: Path, browsed: Browse
         browsed.do("open", f"{url}?cache=0&offline=0")
         browsed.do("click", "#drop summary")
         browsed.do("says", "#drop li.lacking", lacks)
+        wrong = "import('./{}').then(({{ {} }}) => {}('.')).catch(({{ message }}) => message)"
+        found = [browsed.do("evaluate", wrong.format(file, name, name)) for file, name in LOADERS.items()]
+        assert [each.split("; ")[0] for each in found] == ["this site opens GGUF files", "found no file"]
         browsed.do("evaluate", DROPS)
         browsed.do("says", "#problem li", lacks)

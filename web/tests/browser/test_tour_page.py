@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -110,7 +111,7 @@ def bundled_tour(tmp_path_factory: pytest.TempPathFactory) -> str:
 def small_tour(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The tour of a random model with Gab's passes, all of whose draws are fast."""
     path = random_file(tmp_path_factory.mktemp("small") / "small.gab", SMALL, 3)
-    write_bpe(demo_tokenizer(300), path.with_suffix(".bpe"))
+    write_bpe(replace(demo_tokenizer(300), reserved=(b"<|end|>",)), path.with_suffix(".bpe"))
     return export_tour(path, path.with_suffix(".html"), "To be").folder.as_uri()
 
 
@@ -165,6 +166,7 @@ def test_a_folder_of_two_tours_opens_the_one_for_the_device(browse: Callable[...
             assert found.do("text", "#about").startswith(f"{name}: ")
         found.do("click", "#about a")
         found.do("says", "#about", "less: ")
+    assert [line for line in found.console if EXPECTED not in line] == []
 
 
 def test_values_are_those_of_capture_and_agree_with_float64(bundled_tour: str, browse: Callable[..., Browsed]) -> None:
@@ -285,6 +287,11 @@ def test_the_next_word_follows_the_temperature_and_is_appended(small_tour: str, 
     assert page.do("evaluate", "tour.tokens") == [*ids, likeliest]
     page.do("evaluate", "document.querySelectorAll('#tokens button')[1].click()")
     assert "token 1" in page.do("text", "#token-title")
+    page.do("fill", "#text", "To be<|end|>")
+    assert page.do("evaluate", "tour.ids().length") == len(ids) + 1, "a control token, as in Python"
+    page.do("evaluate", "tour.rerun([1, 2, 3]).then(() => (globalThis.healthy = tour.recordings.reference).ids)")
+    page.do("evaluate", "Promise.all([tour.rerun([5, 4]), tour.rerun([1, 2, 3])]).then(() => 0)")  # Run, pressed twice
+    assert page.do("evaluate", SAME) == -1
     page.do("fill", "#text", "To be " * 99)
     page.do("click", "#run")
     page.do("wait", "#problem:not(:empty)")

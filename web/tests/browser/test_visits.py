@@ -336,6 +336,8 @@ def test_the_npm_package_runs_sites_of_both_kinds(
       const stopped = model.stream("Hi", { stopIds: 13 })[Symbol.asyncIterator]();
       found.foreign = await model.chat("Hi", { stopIds: [1] }).catch(({ message }) => message);
       found.signal = await model.chat("Hi", { signal: "x" }).catch(({ message }) => message);
+      const outside = model.stream("Hi", { stopIds: [-1] })[Symbol.asyncIterator]();
+      found.outside = await outside.next().catch(({ message }) => message);
       found.stops = await stopped.next().catch(({ message }) => message);
       await model.release();
       found.misspelt = await load("vectors", { onprogress: console.log }).catch(({ message }) => message);
@@ -345,6 +347,7 @@ def test_the_npm_package_runs_sites_of_both_kinds(
       found.ranked = (await other.rerank(here.texts[0], here.texts)).map(({ index }) => index);
       found.error = await other.chat("Hi").catch((error) => error instanceof GlinferError && error.message);
       found.nothing = await other.embed([null]).catch(({ message }) => message);
+      found.mistyped = await other.embed(["a"], { dimension: 4 }).catch(({ message }) => message);
       await other.release();
       await forget("vectors");
       found.gone = await other.embed(["a"]).then(() => "", ({ message }) => message);
@@ -365,6 +368,8 @@ def test_the_npm_package_runs_sites_of_both_kinds(
     assert found["foreign"].count("stopIds") == 1
     assert found["signal"] == 'signal is "x"; expected that of an AbortController'
     assert found["stops"] == "stopIds is 13; expected an array of token ids"
+    assert found["outside"].startswith("found the token -1; expected whole numbers from 0 to ")
+    assert found["mistyped"].startswith("there is no option dimension; expected some of promptName, ")
     assert found["misspelt"].startswith("there is no option onprogress; expected some of canvas, ")
     assert found["nothing"] == "text 0 is null; expected a string, or token ids"
     assert found["error"] == "this model embeds texts, and has no chat"
