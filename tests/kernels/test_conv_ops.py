@@ -59,25 +59,25 @@ def seen_only(arrays: dict[str, Array], places: Sequence[tuple[int, int]], lengt
 
 def conv_draw(kernels: KernelOptions, rows: int, width: int, length: int, *, biased: bool) -> BlockDraw:
     """The convolution of many rows, each at a place of its own, or for 0 of one row alone."""
-    shared: dict[str, Any] = {"length": length, "kernels": kernels}
+    table = None
     if rows:
         one, slots = over(kernels, rows)
         x = one.interleaved("x", joined(1, slots * one.count, width, read=[1]))
         out = one.deal(OUT, slots, width, "cache")
-        shared |= {"rows": one.table(slots * one.count), "slots": "row_slots"}
+        table = one.table(slots * one.count)
     else:
         one = BlockDraw(kernels, {"position": (0, SLOTS - 1)})
         x = RowInterleaved((one.blocks("x", joined(1, 1, width, read=[1])),))
         out = RowInterleaved((one.out(one.layout(1, width)),))
 
     def alter(arrays: dict[str, Array], case: Case) -> None:
-        table = arrays[TABLE][: len(case.real)][case.real] if rows else []
-        places = [(int(info[BASE]), int(info[POSITION])) for info in table]
+        held = arrays[TABLE][: len(case.real)][case.real] if rows else []
+        places = [(int(info[BASE]), int(info[POSITION])) for info in held]
         seen_only(arrays, places if rows else [(0, int(case.values["position"]))], length)
 
     one.alter = alter
     cache, taps = one.cache("cache", normal(2, SLOTS, width)), one.row_weight("taps", normal(3, length + biased, width))
-    return one.draw(short_conv("draw", x, cache, taps, out, **shared))
+    return one.draw(short_conv(one.of("row_slots" if rows else 1), x, cache, taps, out, table, length=length))
 
 
 def at_places(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
@@ -117,7 +117,7 @@ def test_rows_are_multiplied_and_stored(device: Device, name: str, together: boo
         x, table = one.interleaved("x", joined(1, slots * one.count, width, read=[0, 2])), one.table(slots * one.count)
         cache = one.out(BlockLayout.by_block((SLOTS, width), 2048, every=64))
         one.arrays[OUT] = normal(4, SLOTS, width)
-        one.draw(store_gated("draw", x, cache, rows=table, together=together, kernels=kernels))
+        one.draw(store_gated(one.of("rows"), x, cache, table, together=together))
         assert one.spec.cover == ("strip" if together else kernels.cover)
         names = [name for name in PLACES if not together or name != "other sequences"]
         check(device, one, *[stored(one, PLACES[name]) for name in names])
@@ -129,7 +129,7 @@ def test_a_row_alone_is_multiplied_and_stored(device: Device, kernels: KernelOpt
     x = RowInterleaved((one.blocks("x", joined(1, 1, 70, read=[0, 2])),))
     cache = one.out(BlockLayout.by_block((SLOTS, 70), 2048, every=64))
     one.arrays[OUT] = normal(4, SLOTS, 70)
-    one.draw(store_gated("draw", x, cache, kernels=kernels))
+    one.draw(store_gated(one.of(), x, cache))
     check(device, one, *[Case({"position": position}) for position in (0, 5, 127)])
 
 
@@ -137,6 +137,6 @@ def test_what_does_not_fit_is_refused() -> None:
     one = BlockDraw(KernelOptions(), {"position": (0, SLOTS - 1)})
     x, out = RowInterleaved((one.blocks("x", normal(1, 1, 3 * 64)),)), RowInterleaved((one.out(one.layout(1, 64)),))
     taps, cache = one.row_weight("taps", normal(3, 4, 64)), one.cache("cache", normal(2, SLOTS, 60))
-    one.draw(short_conv("draw", x, cache, taps, out, length=3, kernels=KernelOptions()))
+    one.draw(short_conv(one.of(), x, cache, taps, out, length=3))
     with pytest.raises(PlanError, match=r"\Adraw draw: cache is \[128, 60\]; expected \[any, 64\]\Z"):
         one.plan.validate()

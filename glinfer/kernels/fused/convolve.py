@@ -14,24 +14,16 @@ from typing import Any
 import numpy as np
 
 from glinfer.gl.layouts.blocks import blocks_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import half_defines
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, padded, places_in, stored_places
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, op
 
 PARTS = 3
 
 
 def store_gated(
-    name: str,
-    x: RowInterleaved,
-    cache: TensorSpec,
-    *,
-    rows: TensorSpec | None = None,
-    together: bool = False,
-    kernels: KernelOptions,
+    draw: Pass, x: RowInterleaved, cache: TensorSpec, rows: TensorSpec | None = None, *, together: bool = False
 ) -> DrawSpec:
     """``cache[base + position] = B[r] * x[r]`` for each row, with base and position from the table ``rows``.
 
@@ -39,36 +31,34 @@ def store_gated(
     value position, in a sequence that begins in the first slot. Run value: rows, or position. For ``together`` see
     :func:`glinfer.kernels.fused.tiles.store_rows`.
     """
-    layout = block_layout(name, cache)
+    layout = block_layout(draw.name, cache)
     strip = together and layout.in_one_line
     defines = [*half_defines(layout), ("STRIP", int(strip)), ("FACTOR_BLOCK", 2 * blocks_for(cache.shape[1]))]
-    how: dict[str, Any] = {"kernels": kernels, "shader": "store_rows"}
+    how: dict[str, Any] = {"shader": "store_rows"}
     if rows is None:
         defines.append(("ALONE", 1))
-        return block_draw(name, "conv.store", "store_gated_row", {"x": x}, cache, 1, defines, first="position", **how)
+        return block_draw(draw, "store_gated_row", {"x": x}, cache, defines, first="position", **how)
     how |= {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
-    return block_draw(name, "conv.store", "store_gated", {"x": x, "rows": rows}, cache, "rows", defines, **how)
+    return block_draw(draw, "store_gated", {"x": x, "rows": rows}, cache, defines, **how)
 
 
 def short_conv(
-    name: str,
+    draw: Pass,
     x: RowInterleaved,
     cache: TensorSpec,
     taps: TensorSpec,
     out: RowInterleaved,
+    rows: TensorSpec | None = None,
     *,
     length: int,
-    rows: TensorSpec | None = None,
-    slots: Extent = 1,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = C[r] * (bias + Σ over k of taps[k] * cache[base + position - length + 1 + k])``, out [rows, D].
 
     x and cache are as in :func:`store_gated`; a sequence has zeros before its first position. taps [length, D] may have
-    one more row, the bias. With the table ``rows`` it is computed for the rows of the first ``slots``
-    slots; without it for the token at the run value position, in a sequence that begins in the first slot.
+    one more row, the bias. Without the table ``rows`` there is the token at the run value position alone, in a sequence
+    that begins in the first slot.
     """
-    inputs: Inputs = {"x": x, "cache": cache, "taps": expect_table(name, taps), "rows": rows}
+    inputs: Inputs = {"x": x, "cache": cache, "taps": expect_table(draw.name, taps), "rows": rows}
     defines = [
         ("CACHE_SLOTS", cache.shape[0]),
         ("ALONE", int(rows is None)),
@@ -77,8 +67,7 @@ def short_conv(
         ("GATE_BLOCK", blocks_for(out.cols)),
     ]
     how: dict[str, Any] = {"cells": True} if rows is not None else {"per_run": (("position", "position"),)}
-    count = 1 if rows is None else slots
-    return block_draw(name, "conv.mixed", "short_conv", inputs, out, count, defines, kernels=kernels, **how)
+    return block_draw(draw, "short_conv", inputs, out, defines, **how)
 
 
 def _check_store(shapes: Shapes, params: Params) -> None:

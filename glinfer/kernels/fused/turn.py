@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -11,12 +10,11 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, turned_by
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, looked_up, op
 
 
 def turn_heads(
-    name: str,
+    draw: Pass,
     x: RowInterleaved,
     gains: TensorSpec,
     turning: Turning,
@@ -28,9 +26,7 @@ def turn_heads(
     values: bool = False,
     turned_first: bool = False,
     rows: TensorSpec | None,
-    slots: Extent = 1,
     first: Extent = 0,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
 
@@ -40,11 +36,11 @@ def turn_heads(
     ``head_dim`` elements. Further columns of x are ignored. With ``whole`` the mean is over all keys, or all queries,
     of a row, and gains are [2, floats of all queries], padded with zeros for keys. Without a table of angles nothing is
     rotated. With ``turned_first`` heads are rotated before all this; then no angle may change lengths. With the table
-    ``rows`` the rows of the first ``slots`` slots are rotated by their positions; without it one row, by the run value
-    position, and written into slot ``first`` of out.
+    ``rows`` rows are rotated by their positions; without it one row, by the run value position, and written into slot
+    ``first`` of out.
     """
     alone, turns = rows is None, turning.table is not None
-    inputs: Inputs = {"x": x, "gains": expect_table(name, gains), **turning.inputs(name)}
+    inputs: Inputs = {"x": x, "gains": expect_table(draw.name, gains), **turning.inputs(draw.name)}
     inputs["rows"] = rows if turns and not turning.by_row else None
     defines = [
         *turning.defines,
@@ -55,9 +51,8 @@ def turn_heads(
         ("EPS", eps),
         *given(WHOLE=whole, VALUES=values, TURNED_FIRST=turned_first),
     ]
-    how: dict[str, Any] = {"kernels": kernels, "cells": not alone, "first": first}
-    how["per_run"] = (("position", turning.run_value),) if alone and turns else ()
-    return block_draw(name, "attn.turn", "turn_heads", inputs, out, 1 if alone else slots, defines, **how)
+    per_run = (("position", turning.run_value),) if alone and turns else ()
+    return block_draw(draw, "turn_heads", inputs, out, defines, cells=not alone, first=first, per_run=per_run)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
