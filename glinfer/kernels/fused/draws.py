@@ -12,11 +12,11 @@ from typing import Any
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.rows import RowInterleaved, table_layout
+from glinfer.kernels.fused.rows import RowInterleaved, Vectors, table_layout
 from glinfer.kernels.spec import DrawSpec, Pass, TensorSpec
 
 Defines = list[tuple[str, int | float]]
-Inputs = dict[str, TensorSpec | RowInterleaved | str | None]
+Inputs = dict[str, Vectors | str | None]
 """Inputs by name: a tensor, the tensors of a matrix, the name of a tensor whose layout needs no defines, or none."""
 
 
@@ -60,7 +60,7 @@ def block_draw(
     draw: Pass,
     op: str,
     inputs: Inputs,
-    outputs: TensorSpec | RowInterleaved | Sequence[TensorSpec],
+    outputs: Vectors | Sequence[TensorSpec],
     defines: Iterable[tuple[str, int | float]] = (),
     *,
     quad: bool = False,

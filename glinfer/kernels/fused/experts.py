@@ -15,7 +15,7 @@ from glinfer.families.layer import Experts
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, padded
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, Vectors, gathered, padded
 from glinfer.kernels.routing import route_defines, routed
 from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, op
 
@@ -49,7 +49,7 @@ def route(
 
 def mix_experts(
     draw: Pass,
-    x: TensorSpec | RowInterleaved,
+    x: Vectors,
     choice: TensorSpec,
     out: RowInterleaved,
     experts: Experts,

@@ -29,7 +29,7 @@ from glinfer.kernels.fused.dense import (
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
 from glinfer.kernels.fused.norms import norm_floats, norms_in
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, padded, turned_by
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, Vectors, gathered, padded, turned_by
 from glinfer.kernels.routing import experts_read, gate_defines
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import WORD_FORMATS
@@ -37,9 +37,9 @@ from glinfer.quant.formats import WORD_FORMATS
 
 def gemm(
     draw: Pass,
-    x: RowInterleaved | TensorSpec | RawRows,
+    x: Vectors | RawRows,
     matrix: Matrix,
-    out: RowInterleaved | TensorSpec,
+    out: Vectors,
     *,
     alone: bool = False,
     first: Extent = 0,
@@ -109,7 +109,7 @@ def gemm(
 
 def _rows_in(
     name: str,
-    x: RowInterleaved | TensorSpec | RawRows,
+    x: Vectors | RawRows,
     matrix: Matrix,
     turning: Turning | None,
     rows: TensorSpec | None,

@@ -17,7 +17,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, gathered
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, Vectors, gathered
 from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, op
 
 CHOICE_FLOATS = 4
@@ -92,7 +92,7 @@ def _packed(name: str, tensor: TensorSpec) -> GemvLayout:
 
 def lora_down(
     draw: Pass,
-    x: TensorSpec | RowInterleaved,
+    x: Vectors,
     low_rank: LowRankSum,
     *,
     parts: int = 1,

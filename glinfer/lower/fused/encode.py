@@ -11,7 +11,7 @@ from glinfer.errors import PlanError
 from glinfer.graph.nodes import Branch, ExpertMlps, Layer, Mlp
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.norms import normalize_rows
-from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
+from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved, Vectors
 from glinfer.kernels.fused.rowwise import pool_rows
 from glinfer.kernels.spec import Pass, RunValue, TensorSpec
 from glinfer.lower.fused.caches import attention_layout
@@ -104,7 +104,7 @@ class EncodeLowering(ChunkLowering):
         norms, gains = self.row_norms(f"{name}.factors", x, "row.norms.whole", centred=centred), self.weight(name)
         self.plan.draw(normalize_rows(self.in_slots(name, "normalize"), x, norms, gains, out, centred=centred))
 
-    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, Vectors]]) -> None:
         """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
         if layer.mixing.sum_norm is None:
             super().after_mixing(layer, mixed)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
@@ -40,7 +40,7 @@ from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.per_layer import per_layer_hidden, scale_rows
-from glinfer.kernels.fused.rows import RowInterleaved, padded
+from glinfer.kernels.fused.rows import RowInterleaved, Vectors, padded
 from glinfer.kernels.fused.rowwise import gate_heads, xielu_rows
 from glinfer.kernels.fused.sample import pick
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
@@ -75,14 +75,14 @@ class Lowering:
         stores, normed_heads: whether a pass of its own puts keys and values into the cache, or normalises heads.
         scores, stats: attention's scores, and their statistics where instances share its values.
         picks: the choices of the run before, where rows may take their tokens from these.
+        in_bytes: whether keys and values are kept in bytes, and queries where they are computed.
+        centred: what the name of the stream ends in where its mean was taken away.
         kept: the caches that the last layer has written, where later tokens need nothing else of it.
         branch: the output of a branch that is normalised before it is added, where layers have that.
     """
 
     few = False
-    """Whether rows are few, so that passes share their sums out as those of one row do."""
-    shares_norms = False
-    """Whether products behind a norm are shared out too, since rows are too few to fill a GPU."""
+    """Whether rows are too few to fill a GPU, so that products behind a norm are shared out too."""
     together = False
     """Whether rows may follow each other in a sequence."""
     table: TensorSpec | None = None
@@ -114,6 +114,7 @@ class Lowering:
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
         self.weights = self.recipes.by_name(options.adapters)
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
+        self.in_bytes, self.centred = self.cache_format.attention == BYTES, CENTRED if self.recipes.centred else ""
         self.cache_slots, self.every, self.kept = cache_slots, every, list[str]()
 
     def declare(self, *, in_place: bool, stores: bool) -> None:
@@ -142,10 +143,6 @@ class Lowering:
     def raw(self, layer: int) -> RowInterleaved:
         """The same before heads are normalised and turned."""
         return self.rows(self.name_of("attn.raw", layer), self.recipes.qkv_floats(layer))
-
-    def has_queries_apart(self, node: Attention) -> bool:
-        """Whether the cache that a layer reads has no place for its queries."""
-        return self.in_bytes or node.of.source is not None
 
     @property
     def images(self) -> TensorSpec | None:
@@ -187,13 +184,7 @@ class Lowering:
         self.plan.draw(store_rows(self.in_rows(name, kind), x, cache, self.table, **how))
 
     def product(
-        self,
-        recipe: Recipe,
-        x: RowInterleaved | TensorSpec | RawRows,
-        out: RowInterleaved,
-        *,
-        raw: bool = False,
-        **further: Any,
+        self, recipe: Recipe, x: Vectors | RawRows, out: RowInterleaved, *, raw: bool = False, **further: Any
     ) -> None:
         """Draw a product, with the norm of its recipe, or its bare sums; ``further`` are arguments of :func:`gemm`."""
         if not isinstance(x, RawRows):
@@ -202,13 +193,14 @@ class Lowering:
         further |= {"alone": self.table is None, "rows": self.table, "raw": raw}
         self.plan.draw(gemm(self.in_slots(recipe.name), x, self.matrix(recipe), out, **further))
 
-    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
+    def norms_of(self, recipe: Recipe, x: Vectors | RawRows) -> dict[str, Any]:
         """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
         return {"norm_eps": self.config.layer_norm_eps}
 
     def embed(self, out: RowInterleaved | None = None) -> None:
         """Draw the embeddings of tokens to the stream, or to ``out``."""
-        (wte, wpe), out = self.tables(), self.hidden[0] if out is None else out
+        table = f"{self.recipes.head().name}.weight" if self.recipes.table_is_head else "wte"
+        wte, wpe, out = self.weight(table), self.weight_if_any("wpe"), out or self.hidden[0]
         how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
         draw = self.in_slots("embed")
         self.plan.draw(embed(draw, wte, wpe, self.picks, out, self.table, images=self.images, **how))
@@ -226,11 +218,11 @@ class Lowering:
         """Draw the choice of the token after each row."""
         self.plan.draw(pick(self.in_rows("pick"), self.head(), picks, self.table, first="position"))
 
-    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> Vectors:
         """Draw the attention of a layer over its cache, of one row of each sequence."""
         heads, to = self.recipes.heads(layer), f"blocks.{layer}.attn"
         mixed, queries = self.blocks(self.called(self.name_of("attn.mixed", layer)), self.most_rows, heads.width), None
-        if self.has_queries_apart(node):
+        if self.in_bytes or node.of.source is not None:  # the cache that the layer reads has no place for queries
             place = self.name_of("queries", layer)
             queries = self.by_row(layer, "attn.queries", self.qkv(layer), place, self.most_rows)
         how: dict[str, Any] = {"rows": self.table, "stats": self.stats}
@@ -257,11 +249,6 @@ class Lowering:
         """A cache [slots, floats]."""
         return self.plan.laid_out(name, "cache", BlockLayout.by_block((slots, floats), self.max_texture_size))
 
-    @property
-    def in_bytes(self) -> bool:
-        """Whether keys and values are kept in bytes, and queries where they are computed."""
-        return self.cache_format.attention == BYTES
-
     def layer_cache(self, layer: int) -> TensorSpec:
         """The cache of one layer: keys and values of tokens, queries once for each ``every`` tokens.
 
@@ -282,11 +269,6 @@ class Lowering:
         """The weight of this name; None where the model has none."""
         return self.weight(name) if name in self.weights else None
 
-    def tables(self) -> tuple[TensorSpec, TensorSpec | None]:
-        """The token embeddings, and those of positions, or None where positions are rotary."""
-        table = f"{self.recipes.head().name}.weight" if self.recipes.table_is_head else "wte"
-        return self.weight(table), self.weight_if_any("wpe")
-
     def matrix(self, recipe: Recipe) -> Matrix:
         """The packed matrix of a product with its constants and its gain."""
         weight, consts = (self.weight(f"{recipe.name}.{each}") for each in ("weight", "consts"))
@@ -306,7 +288,7 @@ class Lowering:
         count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
         return LowRankSum(down, up, inner, count, biased, self.adapter_table, recipe.experts, used)
 
-    def adapt(self, recipe: Recipe, x: TensorSpec | RowInterleaved, **chosen: Any) -> None:
+    def adapt(self, recipe: Recipe, x: Vectors, **chosen: Any) -> None:
         """Draw the inner vectors of the adapters of a product, for the product that follows, or of chosen experts."""
         low_rank = self.low_rank(recipe)
         if low_rank is None:
@@ -318,10 +300,10 @@ class Lowering:
 
     def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
         """Draw a layer; with ``ends`` only what it keeps for later tokens."""
-        found: list[tuple[Branch, RowInterleaved | TensorSpec]] = []
+        found: list[tuple[Branch, Vectors]] = []
         for branch in layer.mixings:
             node = branch.body
-            mixed: RowInterleaved | TensorSpec | None = None
+            mixed: Vectors | None = None
             if isinstance(node, Convolution):
                 mixed = self.convolve(layer.number, node, ends=ends)
             elif isinstance(node, DeltaMixing):
@@ -350,7 +332,7 @@ class Lowering:
         self.value(f"blocks.{layer}.conv.mixed", View(width))
         return mixed
 
-    def attention(self, layer: int, node: Attention, *, ends: bool) -> RowInterleaved | TensorSpec | None:
+    def attention(self, layer: int, node: Attention, *, ends: bool) -> Vectors | None:
         """Draw keys, values and queries of a layer, what its heads see, and their gates where it has them."""
         cache, to, dim = self.layer_cache(layer), f"blocks.{layer}.attn", node.of.head_dim
         self.keys_and_values(layer, node, cache)
@@ -393,9 +375,8 @@ class Lowering:
         """Name queries, keys or values, which the last draw has written, ``straight`` into the cache or not."""
         dim = self.config.layer(layer).head_dim
         order = () if letter == "v" else tuple(map(int, self.recipes.turned_places(dim)))
-        where: Literal["only", "position"] = "position" if straight else "only"
-        view = View(dim, heads, cols_apart=head_floats(dim), start=start, order=order, rows=where)
-        self.value(f"blocks.{layer}.attn.{letter}", view)
+        how: dict[str, Any] = {"start": start, "order": order, "rows": "position" if straight else "only"}
+        self.value(f"blocks.{layer}.attn.{letter}", View(dim, heads, cols_apart=head_floats(dim), **how))
 
     def turning(self, layer: int, node: Attention) -> Turning | None:
         """The outputs that a layer turns by their positions or normalises; None where it does neither."""
@@ -410,12 +391,10 @@ class Lowering:
         positions, back = self.config.max_position_embeddings if long else 0, bool(self.options.sections)
         return {"table": table, "positions": positions, "apart": rope.scales_queries, "back": back}
 
-    def open_gates(
-        self, layer: int, mixed: RowInterleaved | TensorSpec, head_floats: int
-    ) -> RowInterleaved | TensorSpec:
+    def open_gates(self, layer: int, mixed: Vectors, head_floats: int) -> Vectors:
         """Draw the results of attention times their gates, one for each ``head_floats`` of them unless that is 0."""
         raw, draw = self.raw(layer), self.in_slots(f"h.{layer}.attn.gated", "attn.gate")
-        out: RowInterleaved | TensorSpec
+        out: Vectors
         if isinstance(mixed, TensorSpec):
             raw = RowInterleaved((self.by_row(layer, "attn.rows", raw, "attn.raw"),))
             draw = draw._replace(rows=self.counted)
@@ -437,7 +416,7 @@ class Lowering:
         self.product(self.recipes.mixing_in(layer, branch), self.hidden[0], found)
         projected = self.by_row(layer, f"{kind}.rows", found, f"{kind}.projected")
         layouts = heads.layouts(of.taps, self.cache_slots // self.every, self.max_texture_size)
-        inputs, cache, *states = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
+        inputs, cache, even, odd = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
         # Of several consecutive rows of a delta rule lengths are a pass of their own, and corrections are solved for.
         solves = piece > 0 and not scan
         raw, mixed = (self.row_vector(f"{kind}.{part}", heads.mixed) for part in ("raw", "given"))
@@ -452,7 +431,6 @@ class Lowering:
         queries = None if ends else self.row_vector(f"{kind}.scores.queries", heads.per_head)
         if keys is not None or queries is not None:
             draw(delta_scores(run, mixed, cache, keys, queries))
-        even, odd = states
         kept = self.row_vector(f"{kind}.kept", heads.kept)
         if keys is None:
             draw(scan_row(run, mixed, kept))
@@ -483,7 +461,7 @@ class Lowering:
         self.value(f"blocks.{layer}.{kind}.mixed", View(heads.rule.values))
         return out
 
-    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, Vectors]]) -> None:
         """Draw the rest of a layer: output projections and the MLP, all added to the residual stream."""
         before, behind = self.hidden  # the stream, and where the next branch leaves it
         number, node = layer.number, layer.mlp.body
@@ -536,14 +514,7 @@ class Lowering:
         self.value(f"blocks.{number}.per_layer.hidden", View(width))
         self.add(recipes[1], hidden, residual, out)
 
-    @property
-    def centred(self) -> str:
-        """What the name of the stream ends in where its mean was taken away."""
-        return CENTRED if self.recipes.centred else ""
-
-    def add(
-        self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows, residual: RowInterleaved, out: RowInterleaved
-    ) -> None:
+    def add(self, recipe: Recipe, x: Vectors | RawRows, residual: RowInterleaved, out: RowInterleaved) -> None:
         """Draw a product that is added to the residual stream, normalised before where the layer has that."""
         x = x if isinstance(x, RawRows) else self.rounded(recipe, x)
         if recipe.post_norm:
@@ -556,7 +527,7 @@ class Lowering:
         else:
             self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
 
-    def rounded(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
+    def rounded(self, recipe: Recipe, x: Vectors) -> Vectors:
         """Draw the norm before a product whose results are rounded, in one tensor where x is; else return x."""
         if not recipe.rounded:
             return x
@@ -650,11 +621,8 @@ class Lowering:
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
-    ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
-        """Draw the products of rows with their experts; returns those, and the choices that say where each lies.
-
-        Here each row is computed by itself.
-        """
+    ) -> tuple[Vectors, TensorSpec]:
+        """Draw the products of each row with its experts; returns those, and the choices that say where each lies."""
         config, up, down = self.config, self.recipes.up(layer), self.recipes.down(layer)
         inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
         parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
@@ -686,19 +654,19 @@ class Lowering:
 
     @cached_property
     def raw_inner(self) -> bool:
-        """Whether the MLP's first product leaves bare sums."""
-        kernels, first = self.kernels, self.graph.layer(0).mlp
-        shares = self.shares_norms and kernels.part_steps > 0 and kernels.split_inner
+        """Whether the MLP's first product leaves bare sums, which no adapter reads, nor adds to after the norm."""
+        kernels, first, recipes, places = self.kernels, self.graph.layer(0).mlp, self.recipes, self.adapters.places
+        shares = self.few and kernels.part_steps > 0 and kernels.split_inner
         plain = isinstance(first.body, Mlp) and not first.body.alphas
-        return shares and first.norm is not None and not first.norm.rounded and plain and not self._reads_inner
-
-    @cached_property
-    def _reads_inner(self) -> bool:
-        """Whether an adapter reads the row between the MLP's products, or adds to it after the norm."""
-        recipes, places = self.recipes, self.adapters.places
-        return any(
-            places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
-            for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
+        return (
+            shares
+            and first.norm is not None
+            and not first.norm.rounded
+            and plain
+            and not any(
+                places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
+                for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
+            )
         )
 
     def shared_norm_parts(self, recipe: Recipe, cache: TensorSpec) -> int:
@@ -708,7 +676,7 @@ class Lowering:
         # Sums of half floats would be rounded once for each instance. Bytes are rounded in a pass behind.
         into_slot = layout.format_name == "rgba32f" and layout.slot_is_rectangular
         shared = self.kernels.split_norms and (into_slot or self.in_bytes)
-        return self.parts_of(recipe) if shared and self.shares_norms else 1
+        return self.parts_of(recipe) if shared and self.few else 1
 
 
 def apart_from(out: RowInterleaved, added: RowInterleaved | None) -> RowInterleaved | None:

@@ -30,7 +30,7 @@ from glinfer.kernels.fused.experts import join_rows
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.fused.norms import norm_floats, row_norms
-from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
+from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved, Vectors
 from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import take_row, tile_scores, tile_values
 from glinfer.kernels.spec import Pass, RunValue, TensorSpec
@@ -119,7 +119,7 @@ def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
     """The plan ``drafted``: tokens that follow each other in a sequence, with the choice of the token after each.
 
     Table, inputs and errors are those of :func:`chunk_plan`. The choice of row r is in row r of ``row.picks``,
-    drawn with the noise that the table gives the row (:func:`glinfer.kernels.fused.sample.pick_rows`); keys and values
+    drawn with the noise that the table gives the row (:func:`glinfer.kernels.fused.sample.pick`); keys and values
     go to the cache, so that a sequence keeps the rows that it accepts and overwrites the others.
     """
     return _DraftedLowering(options, rows, cache_slots, cache_slots).build()
@@ -173,7 +173,7 @@ class _RowsLowering(Lowering):
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
-    ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
+    ) -> tuple[Vectors, TensorSpec]:
         """Draw the products of rows with their experts, rows of one expert together unless they are few.
 
         Where adapters change experts, each row is computed by itself, as its expert's adapter is its own.
@@ -293,7 +293,7 @@ class ChunkLowering(_RowsLowering):
     def finish(self) -> None:
         """Draw what follows the last layer: nothing, since only the last token of a prompt needs a head."""
 
-    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> Vectors:
         """Draw the attention of a layer over its cache."""
         heads, table = self.recipes.heads(layer), self.table
         mixed = self.rows(self.name_of("attn.mixed", layer), heads.width)
@@ -306,7 +306,7 @@ class ChunkLowering(_RowsLowering):
         )
         return mixed
 
-    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
+    def norms_of(self, recipe: Recipe, x: Vectors | RawRows) -> dict[str, Any]:
         """Draw the norms of a product's rows in a pass of their own, unless rows are few."""
         if self.few:
             return super().norms_of(recipe, x)
@@ -341,7 +341,7 @@ class ChunkLowering(_RowsLowering):
         """The first layers after which further vectors of images are added; the last one's reaches only logits."""
         return min(self.options.deep, self.config.producing_layers - (not self.has_head)) if self._pictured else 0
 
-    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, Vectors]]) -> None:
         """Draw the rest of a layer, and add the further vectors of images that belong to it."""
         super().after_mixing(layer, mixed)
         if layer.number >= self.deep:
@@ -374,7 +374,7 @@ class _ScoreLowering(ChunkLowering):
 class _DraftedLowering(ChunkLowering):
     """Few rows: norms are computed in the products, and sums are shared out, as the plan ``fast`` does both."""
 
-    name, has_head, few, shares_norms = "drafted", True, True, True
+    name, has_head, few = "drafted", True, True
 
     def finish(self) -> None:
         """Choose the token after each row."""

@@ -75,7 +75,7 @@ def _modulo(name: str, size: int) -> Value:
 class _TokenLowering(Lowering):
     """One row, each activation in one tensor."""
 
-    shares_norms = True
+    few = True
     picks: TensorSpec
 
     def __init__(self, options: PlanOptions) -> None:
