@@ -47,7 +47,6 @@ from glinfer.lower.plans import (
     check_choice,
     is_published,
     plan_for,
-    reference_plans,
     weights_for,
     weights_named,
 )
@@ -407,7 +406,7 @@ def _plans(name: str, options: PlanOptions) -> tuple[Plan, ReferencePlans | None
     if name == "fast" or is_published(options.config, options.formats) or options.adapters.names:
         given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
         return plan_for(name=name, **given), None
-    plans = reference_plans(options)
+    plans = ReferencePlans(options)
     return plans.of(plans.rows_for(1)), plans
 
 

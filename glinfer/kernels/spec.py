@@ -6,6 +6,7 @@ values in float64 NumPy, and the parts of inputs that it reads. A builder in the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ import numpy.typing as npt
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.matrix import FORMATS, Extent, Layout, TexelLayout
 from glinfer.gl.values import Value
+from glinfer.kernels.options import KernelOptions
 
 if TYPE_CHECKING:  # importing it loads OpenGL
     from glinfer.gl.program import OwnShader
@@ -198,6 +200,27 @@ class DrawSpec:
     def first_row(self, values: Mapping[str, int | float]) -> int:
         """The first row written in one run."""
         return self.first if isinstance(self.first, int) else int(values[self.first])
+
+
+class Pass(NamedTuple):
+    """What every builder of a draw needs to know besides tensors and numbers.
+
+    Attributes:
+        name: the draw's name, unique in its plan.
+        kernels: the options of kernels.
+        kind: its group in tables of draws; by default the name without its layer, as in :attr:`group`.
+        rows: the rows that it writes, or the slots of interleaved ones; draws of flat tensors write all.
+    """
+
+    name: str
+    kernels: KernelOptions
+    kind: str = ""
+    rows: Extent = 1
+
+    @property
+    def group(self) -> str:
+        """The group in tables: ``attn.scores`` for ``h.3.attn.scores``, unless another is given."""
+        return self.kind or re.sub(r"^h\.\d+\.", "", self.name)
 
 
 Oracle = Callable[[Mapping[str, Array], Params, tuple[int, int]], Array]

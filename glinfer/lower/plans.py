@@ -98,9 +98,20 @@ def weights_named(weights: str, formats: Formats | None = None, plan: str = DEFA
 
 @dataclass(frozen=True)
 class ReferencePlans:
-    """The reference plans of a model without a published one, by the length of their sequences."""
+    """The reference plans of a model without a published one, by the length of their sequences.
+
+    Raises:
+        InputError: the model embeds texts.
+        PlanError: there are absurdly many layers.
+    """
 
     options: PlanOptions
+
+    def __post_init__(self) -> None:
+        """Refuse models without reference plans."""
+        if self.options.config.embeds:
+            raise InputError("a model that embeds texts has no reference plan; leave plan out, and verify its draws")
+        check_layers(self.options.config, 2 * tensors_per_layer(self.options.config))
 
     def of(self, rows: int) -> Plan:
         """The plan for sequences of up to ``rows`` tokens, see :mod:`glinfer.lower.plain.decoder`."""
@@ -112,19 +123,6 @@ class ReferencePlans:
         while rows < tokens:
             rows *= 4
         return min(rows, self.options.config.max_position_embeddings)
-
-
-def reference_plans(options: PlanOptions) -> ReferencePlans:
-    """The reference plans of a model without a published one.
-
-    Raises:
-        InputError: the model embeds texts.
-        PlanError: there are absurdly many layers.
-    """
-    if options.config.embeds:
-        raise InputError("a model that embeds texts has no reference plan; leave plan out, and verify its draws")
-    check_layers(options.config, 2 * tensors_per_layer(options.config))
-    return ReferencePlans(options)
 
 
 def check_layers(config: ModelConfig, draws: int) -> None:
@@ -182,7 +180,7 @@ def plan_for(
         return fast_plan(options)
     if is_published(config, formats):
         return reference_plan(config)
-    plans = reference_plans(options)
+    plans = ReferencePlans(options)
     return plans.of(config.max_position_embeddings if tokens is None else plans.rows_for(tokens))
 
 

@@ -68,10 +68,10 @@ class Group:
         exact: bool = False,
         **options: Any,
     ) -> Tensor:
-        """Run a kernel of one draw: ``draw(name, kind, **reads, out=…, kernels=…, **options)``."""
+        """Run a kernel of one draw: ``draw(passes.named(), **reads, out=…, **options)``."""
 
         def build(passes: Passes, **specs: TensorSpec) -> None:
-            passes.draw(draw(passes.call, passes.call, **specs, kernels=passes.kernels, **options))
+            passes.draw(draw(passes.named(), **specs, **options))
 
         return self._run(build, reads, shape, dtype, out, exact=exact)
 

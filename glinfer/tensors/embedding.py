@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,8 +55,7 @@ class Embeddings(Group):
         inputs, form = table.shape[1], table.dtype if table.packed else None
 
         def build(passes: Passes, ids: TensorSpec, out: TensorSpec, **tables: TensorSpec) -> None:
-            options: dict[str, Any] = {"table_format": form, "inputs": inputs, "kernels": passes.kernels}
-            passes.draw(lookup_draw(passes.call, passes.call, ids, tables[name], out, **options))
+            passes.draw(lookup_draw(passes.named(), ids, tables[name], out, table_format=form, inputs=inputs))
 
         return self._run(build, {"ids": ids, name: table}, (*ids.shape, inputs), **result, exact=exact)
 
@@ -71,7 +70,7 @@ class Embeddings(Group):
         form, inputs = table.dtype, table.shape[-1]
 
         def build(passes: Passes, table: TensorSpec, out: TensorSpec) -> None:
-            defines = table_defines(passes.call, form, inputs, passes.kernels)
+            defines = table_defines(passes.named(), form, inputs)
             passes.step("dequantize", {"weight": table}, [out], defines=defines)
 
         return self._run(build, {"table": table}, table.shape, **result)

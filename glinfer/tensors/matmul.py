@@ -185,11 +185,10 @@ class Products(Elementwise, Movement):
 
             def build(passes: Passes, out: TensorSpec, **specs: Any) -> None:
                 x, weight = (specs.pop(name) for name in reads)
-                kernels, after = passes.kernels, Finish(activation=activation, **specs, **finish)
-                chosen = resolve(strategy, product, kernels, blends=self._device.blends_floats)
-                options: dict[str, Any] = {"product": product, "strategy": chosen, "finish": after}
-                options |= {"kernels": kernels, "scratch": passes.scratch}
-                passes.draw(*matmul_draws(passes.call, passes.call, x, weight, out, **options))
+                chosen = resolve(strategy, product, passes.kernels, blends=self._device.blends_floats)
+                options: dict[str, Any] = {"product": product, "strategy": chosen, "scratch": passes.scratch}
+                options["finish"] = Finish(activation=activation, **specs, **finish)
+                passes.draw(*matmul_draws(passes.named(), x, weight, out, **options))
 
             return self._run(build, {**reads, "bias": bias, "residual": residual}, shape, dtype, out)
 

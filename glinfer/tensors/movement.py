@@ -71,8 +71,7 @@ class Movement(Group):
         def build(passes: Passes, x: TensorSpec, **targets: TensorSpec) -> None:
             first = 0
             for name, target in targets.items():
-                options: dict[str, Any] = {"col_offset": first * width, "kernels": passes.kernels}
-                passes.draw(strided_copy(name, passes.call, x, target, split[name], **options))
+                passes.draw(strided_copy(passes.named(name), x, target, split[name], col_offset=first * width))
                 first += counts[name]
 
         shapes = {name: _sizes(axes) for name, axes in split.items()}
@@ -157,7 +156,7 @@ class Movement(Group):
 
         def build(passes: Passes, out: TensorSpec, **specs: TensorSpec) -> None:
             parts = [*specs.values()]
-            passes.draw(concat(passes.call, passes.call, parts, out, groups=groups, kernels=passes.kernels))
+            passes.draw(concat(passes.named(), parts, out, groups=groups))
 
         reads = {f"x{number}": tensor for number, tensor in enumerate(held)}
         return self._run(build, reads, shape, first.dtype, out, exact=True)

@@ -130,7 +130,7 @@ class Normalizations(Group):
 
 
 def _draw(passes: Passes, x: TensorSpec, out: TensorSpec, norm: Norm) -> None:
-    draws = normalized(passes.call, passes.call, x, out, norm, scratch=passes.scratch, kernels=passes.kernels)
+    draws = normalized(passes.named(), x, out, norm, scratch=passes.scratch)
     passes.draw(*draws)
 
 

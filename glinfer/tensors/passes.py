@@ -10,7 +10,7 @@ from glinfer.gl.texture import Texture
 from glinfer.kernels.flat.draws import flat_draw, flat_layout
 from glinfer.kernels.flat.movement import strided_copy
 from glinfer.kernels.flat.strided import Axis
-from glinfer.kernels.spec import DrawSpec, TensorSpec
+from glinfer.kernels.spec import DrawSpec, Pass, TensorSpec
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.session import Session
 from glinfer.tensors.storage import Storage
@@ -112,6 +112,10 @@ class Passes:
             raise InputError(f"out is {list(out.shape)} of {out.dtype}; the result is {list(shape)} of {dtype}")
         self.expect_here("out", out)
 
+    def named(self, name: str = "") -> Pass:
+        """A draw of this name, by default the call's, for the builders of kernels."""
+        return Pass(name or self.call, self.kernels, self.call)
+
     def step(
         self,
         op: str,
@@ -121,12 +125,12 @@ class Passes:
         **settings: Any,
     ) -> None:
         """Append a draw of an op that no plan of a model has; see :func:`glinfer.kernels.flat.draws.flat_draw`."""
-        self.draw(flat_draw(name or self.call, self.call, op, inputs, outputs, kernels=self.kernels, **settings))
+        self.draw(flat_draw(self.named(name), op, inputs, outputs, **settings))
 
     def copy(self, name: str, x: TensorSpec, out: TensorSpec, **offsets: int) -> None:
         """Append a draw that copies x, or rows of it, to ``out``, rounding float32 to float16."""
         axes = [Axis(out.shape[0], 1, 0), Axis(out.shape[1], 0, 1)]
-        self.draw(strided_copy(name, self.call, x, out, axes, kernels=self.kernels, **offsets))
+        self.draw(strided_copy(self.named(name), x, out, axes, **offsets))
 
     def draw(self, *draws: DrawSpec) -> None:
         """Append draws."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from glinfer.errors import InputError
 from glinfer.kernels.flat.stats import STATS, summarize
@@ -91,8 +91,7 @@ class Reductions(Group):
 
 def _stats(passes: Passes, stat: str, x: TensorSpec) -> TensorSpec:
     """Append the draws of the statistics of each row."""
-    options: dict[str, Any] = {"readers": x.shape[0], "scratch": passes.scratch, "kernels": passes.kernels}
-    stats, draws = summarize(passes.call, passes.call, x, stat=stat, **options)
+    stats, draws = summarize(passes.named(), x, stat=stat, readers=x.shape[0], scratch=passes.scratch)
     passes.draw(*draws)
     return stats
 

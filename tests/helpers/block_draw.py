@@ -23,7 +23,7 @@ from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots, stats_of
 from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, shared_parts
-from glinfer.kernels.fused.embed import embed_token
+from glinfer.kernels.fused.embed import embed
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER
 from glinfer.kernels.fused.rows import RowInterleaved, padded
@@ -246,18 +246,16 @@ def gemv_draw(
     outputs = RawRows.floats(matrix) if raw else outputs
     return one.draw(
         gemm(
-            "draw",
-            "draw",
+            one.of(),
             x,
             matrix,
             one.out(in_cache if slots else one.layout(1, outputs)),
-            slots=None,
+            alone=True,
             first="position" if slots else 0,
             norm_eps=1e-5 if norm else None,
             turning=turning_of(one, turn) if turn else None,
             residual=added,
             **finish,
-            kernels=kernels,
             adds=adds or shared or raw,
             parts=shared_parts(matrix, kernels.part_steps) if adds or shared or raw else 1,
             clears="all" if raw else "rows" if shared else "",
@@ -313,7 +311,7 @@ def turn_draw(
     kept = BlockLayout.by_block((max(slots, 1), heads.cols), edge, aside=heads.aside * aside, every=max(slots, 1))
     out = one.out(kept if slots else one.layout(1, heads.cols))
     where = {"rows": None, "first": "position" if slots else 0}
-    return turned(one, heads, head_dim, RowInterleaved((x,)), RowInterleaved((out,)), where, **how)
+    return turned(one, heads, head_dim, RowInterleaved((x,)), RowInterleaved((out,)), where, 1, **how)
 
 
 def turned(
@@ -323,6 +321,7 @@ def turned(
     x: RowInterleaved,
     out: RowInterleaved,
     where: Mapping[str, Any],
+    slots: int | str,
     *,
     whole: bool = False,
     turns: bool = True,
@@ -334,7 +333,7 @@ def turned(
     gains, turning = head_gains(one, heads, head_dim, whole=whole), turning_of(one, heads, turns=turns, **how)
     norm: dict[str, Any] = {"head_dim": head_dim, "eps": 1e-5, "whole": whole, "turned_first": turned_first}
     norm |= {"latent": latent, "low_at": padded(heads.cols)}
-    return one.draw(turn_heads("draw", x, gains, turning, out, kernels=one.kernels, **norm, **where))
+    return one.draw(turn_heads(one.of(slots), x, gains, turning, out, **norm, **where))
 
 
 def only_queries(rows: Array, heads: Heads) -> Array:
@@ -418,12 +417,11 @@ def _attention(
     stats, layout = None, one.layout(slots, width)
     if kernels.split_values and kernels.quad:
         stats = one.builder.laid_out(STATS, "cache" if keys else "input", layout)
-    how: dict[str, Any] = {"kernels": kernels, "stats": stats}
     if keys:
-        return one.draw(cached_scores("draw", cache, one.out(layout), made, queries=queries, **how))
+        return one.draw(cached_scores(one.of(), cache, one.out(layout), made, queries=queries, stats=stats))
     scores, out = one.blocks("scores", normal(2, slots, width, scale=spread)), one.out(one.layout(1, made.width))
     beside = None if sinks is None else one.row_input("sinks", sinks)
-    return one.draw(cached_values("draw", scores, cache, out, made, sinks=beside, **how))
+    return one.draw(cached_values(one.of(), scores, cache, out, made, sinks=beside, stats=stats))
 
 
 scores_draw = partial(_attention, True)
@@ -472,17 +470,17 @@ def embed_draw(
     candidates[..., 0] = random.integers(-3, 3, (context, 16))
     candidates[..., 1] = random.integers(0, vocab, (context, 16))
     picks = one.cache("picks", candidates.reshape(context, 64))
-    out = one.out(one.layout(1, dim))
-    return one.draw(embed_token("draw", *tables, picks, out, scale=scale, kernels=kernels))
+    out = RowInterleaved((one.out(one.layout(1, dim)),))
+    return one.draw(embed(one.of(), *tables, picks, out, scale=scale))
 
 
 def pick_draw(kernels: KernelOptions, vocab: int, scale: float = 3.0) -> BlockDraw:
     """The choice of a token, into one of three slots."""
     ranges = {"noise": (0.0, 1.0), "inverse_temperature": (0.0, 1e9), "noise_key": (0, 2**32 - 1)}
     one = BlockDraw(kernels, {**ranges, "position": (0, 2)})
-    logits = one.blocks("logits", normal(1, 1, vocab, scale=scale))
+    logits = RowInterleaved((one.blocks("logits", normal(1, 1, vocab, scale=scale)),))
     out = one.out(BlockLayout.by_block((3, BLOCK_FLOATS), 2048))
-    return one.draw(pick("draw", logits, out, vocab=vocab, first="position", kernels=kernels))
+    return one.draw(pick(one.of(), logits, out, first="position"))
 
 
 # Outputs and inputs: inputs that fill no round of 128 and no block of 64; outputs of no whole blocks, and of several.

@@ -20,7 +20,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout, RowLayou
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved, row_table
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.kernels.spec import DrawSpec, Pass, RunValue, TensorSpec
 from glinfer.program.compiled import Cells, cell_edges
 from glinfer.program.oracle import relative_error, run_draw, written_rows
 from glinfer.program.plan import Plan, PlanBuilder
@@ -144,6 +144,10 @@ class BlockDraw(OneDraw):
         self.by_row: set[str] = set()
         self.alter: Callable[[dict[str, Array], Case], None] = lambda arrays, case: None
         self.promise: Callable[[Case, tuple[int, int]], Array] | None = None
+
+    def of(self, rows: int | str = 1) -> Pass:
+        """What the draw's builder needs to know."""
+        return Pass("draw", self.kernels, rows=rows)
 
     def layout(self, rows: int, cols: int) -> BlockLayout:
         return BlockLayout.of((rows, cols), self.edge, tiles=self.kernels.tiles, pitch=self.kernels.pitch)

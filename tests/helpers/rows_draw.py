@@ -31,7 +31,7 @@ from one_draw import OUT, TABLE, Array, BlockDraw, Case, normal, stale_numbers
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout
 from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots
 from glinfer.kernels.fused.dense import Matrix, shared_parts
-from glinfer.kernels.fused.embed import add_images, embed_rows
+from glinfer.kernels.fused.embed import add_images, embed
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.norms import norm_floats, post_norm, row_norms
 from glinfer.kernels.fused.rows import (
@@ -47,7 +47,7 @@ from glinfer.kernels.fused.rows import (
     WANTED,
     row_table,
 )
-from glinfer.kernels.fused.sample import pick_rows
+from glinfer.kernels.fused.sample import pick
 from glinfer.kernels.fused.score import score_rows
 from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
 from glinfer.kernels.options import KernelOptions
@@ -141,19 +141,16 @@ def gemm_draw(
         one.by_row.add(OUT)
     return one.draw(
         gemm(
-            "draw",
-            "draw",
+            one.of("row_slots"),
             x,
             matrix,
             one.deal(OUT, slots, outputs, "cache"),
-            slots="row_slots",
             norm_eps=EPS if norm else None,
             norms=left,
             turning=turning_of(one, turn) if turn else None,
             rows=table,
             residual=one.interleaved("r", normal(6, capacity, outputs)) if residual else None,
             **finish,
-            kernels=kernels,
             parts=shared_parts(matrix, kernels.part_steps) if parts else 1,
             adds=adds,
         )
@@ -176,8 +173,8 @@ def turn_draw(
     table = _at_random(one, capacity) if how.get("turns", True) else one.table(capacity)
     if how.get("back"):
         one.arrays[TABLE][:, NOISE] = BACK * (one.arrays[TABLE][:, POSITION] // 2) + np.arange(capacity) % 4
-    out, where = one.deal(OUT, slots, heads.cols, "cache"), {"rows": table, "slots": "row_slots"}
-    return turned(one, heads, head_dim, x, out, where, **how)
+    out, where = one.deal(OUT, slots, heads.cols, "cache"), {"rows": table}
+    return turned(one, heads, head_dim, x, out, where, "row_slots", **how)
 
 
 def _without_norms(arrays: dict[str, Array], case: Case) -> None:
@@ -221,8 +218,7 @@ def norms_draw(
     x = one.interleaved("x", normal(1, capacity, cols) + np.float32(0.25))
     out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.rows_per_draw, centred=centred)), one.edge))
     one.promise = lambda case, shape: promised_norms(case.real, kernels.rows_per_draw, centred=centred)[: shape[0]]
-    options: dict[str, Any] = {"slots": "row_slots", "eps": EPS, "centred": centred, "grouped": grouped}
-    return one.draw(row_norms("draw", "draw", x, out, kernels=kernels, **options))
+    return one.draw(row_norms(one.of("row_slots"), x, out, eps=EPS, centred=centred, grouped=grouped))
 
 
 def post_norm_draw(kernels: KernelOptions, cols: int, rows: int, *, adds: bool = False, width: int = 0) -> BlockDraw:
@@ -234,15 +230,12 @@ def post_norm_draw(kernels: KernelOptions, cols: int, rows: int, *, adds: bool =
         one.by_row.add(OUT)
     return one.draw(
         post_norm(
-            "draw",
-            "draw",
+            one.of("row_slots"),
             x,
             one.row_weight("gain", 1 + normal(2, 1, cols, scale=0.3)),
             one.deal(OUT, slots, cols, "cache"),
             residual=None if adds or width else one.interleaved("r", normal(6, capacity, cols)),
-            slots="row_slots",
             eps=EPS,
-            kernels=kernels,
             width=width,
         )
     )
@@ -278,11 +271,10 @@ def embed_draw(
         candidates[..., 1] = random.integers(0, vocab, candidates.shape[:2])
         picks = one.cache("picks", candidates.reshape(-1, BLOCK_FLOATS))
         one.arrays[TABLE][::2, TOKEN] = CHOSEN
-    options: dict[str, Any] = {"slots": "row_slots", "picks": picks, "scale": scale, "kernels": kernels}
+    pictures = one.row_weight("images", normal(5, capacity, dim)) if images else None
     if images:
-        options["images"] = one.row_weight("images", normal(5, capacity, dim))
         one.arrays[TABLE][::3, TOKEN] = vocab + np.arange(len(one.arrays[TABLE][::3]))
-    return one.draw(embed_rows("draw", table, *tables, out, **options))
+    return one.draw(embed(one.of("row_slots"), *tables, picks, out, table, images=pictures, scale=scale))
 
 
 def images_draw(kernels: KernelOptions, dim: int, rows: int) -> BlockDraw:
@@ -291,7 +283,7 @@ def images_draw(kernels: KernelOptions, dim: int, rows: int) -> BlockDraw:
     table, x = one.table(capacity), one.interleaved("x", normal(1, capacity, dim))
     one.arrays[TABLE][::3, TOKEN] = 64 + np.arange(len(one.arrays[TABLE][::3]))
     images, out = one.row_weight("images", normal(5, capacity, dim)), one.deal(OUT, slots, dim, "cache")
-    return one.draw(add_images("draw", table, x, images, out, tokens=64, slots="row_slots", kernels=kernels))
+    return one.draw(add_images(one.of("row_slots"), table, x, images, out, tokens=64))
 
 
 def store_draw(
@@ -315,7 +307,7 @@ def store_draw(
     kept, form = (cols - 10, BYTES) if in_bytes else (cols, "rgba32f")
     cache = one.out(BlockLayout.by_block((cache_slots, kept), edge, aside=aside, every=every, format_name=form))
     one.arrays[OUT] = normal(2, cache_slots, kept)
-    return one.draw(store_rows("draw", x, table, cache, together=together, kernels=kernels))
+    return one.draw(store_rows(one.of("rows"), x, cache, table, together=together))
 
 
 def stored(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
@@ -333,7 +325,7 @@ def take_draw(kernels: KernelOptions, cols: int, rows: int) -> BlockDraw:
     one = BlockDraw(kernels, {"last_row": (0, capacity - 1)}, count=count)
     x = one.interleaved("x", normal(1, capacity, cols))
     one.promise = lambda case, shape: np.ones(shape, dtype=bool)
-    return one.draw(take_row("draw", x, one.out(one.layout(1, cols)), kernels=kernels))
+    return one.draw(take_row(one.of(), x, one.out(one.layout(1, cols))))
 
 
 def taken(one: BlockDraw, row: int) -> Case:
@@ -347,7 +339,7 @@ def score_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0
     logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale)), one.table(capacity)
     one.arrays[TABLE][:, WANTED] = np.random.default_rng(2).integers(0, vocab, capacity)
     out = one.deal(OUT, slots, BLOCK_FLOATS, "cache")
-    return one.draw(score_rows("draw", logits, table, out, vocab=vocab, slots="row_slots", kernels=kernels))
+    return one.draw(score_rows(one.of("row_slots"), logits, table, out))
 
 
 def pick_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> BlockDraw:
@@ -359,7 +351,7 @@ def pick_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0)
     one.arrays[TABLE][:, INVERSE_TEMPERATURE] = inverse.view(np.uint32)
     one.arrays[TABLE][:, NOISE] = np.arange(capacity) % 2
     out = one.out(BlockLayout.by_block((capacity, BLOCK_FLOATS), one.edge))
-    return one.draw(pick_rows("draw", logits, table, out, vocab=vocab, count="rows", kernels=kernels))
+    return one.draw(pick(one.of("rows"), logits, out, table))
 
 
 # Attention: sequences in one cache, each with some new rows
@@ -517,7 +509,7 @@ def _tile_draw(
     if not scores:
         before, out = one.deal("scores", slots, width), one.deal(OUT, capacity // count, of.width, "cache")
         beside = None if sinks is None else one.row_input("sinks", sinks)
-        one.draw(tile_values("draw", before, cache, made.table, out, of, kernels=kernels, sinks=beside))
+        one.draw(tile_values(one.of(), before, cache, made.table, out, of, sinks=beside))
         return made
     queries = np.full((capacity, of.cols), np.nan, dtype=np.float32)
     queries[:, of.queries_at :] = whole[np.arange(capacity) % cache_slots, of.queries_at :]
@@ -530,7 +522,7 @@ def _tile_draw(
 
     one.promise = promise
     q, out = one.interleaved("q", queries), one.deal(OUT, slots, width, "cache")
-    one.draw(tile_scores("draw", q, cache, made.table, out, of, kernels=kernels))
+    one.draw(tile_scores(one.of(), q, cache, made.table, out, of))
     return made
 
 
@@ -590,7 +582,7 @@ def row_scores_draw(
         layout = BlockLayout.by_block(made.cache.shape, one.edge, aside=of.aside if every else 0, every=every or 1)
         cache = one.whole("cache", made.cache, layout)
     out = one.out(one.layout(slots, heads * SLOT_TOKENS))
-    one.draw(cached_scores("draw", cache, out, of, kernels=kernels, rows=made.table, queries=queries))
+    one.draw(cached_scores(one.of(), cache, out, of, rows=made.table, queries=queries))
     return made
 
 
@@ -612,7 +604,7 @@ def row_values_draw(
     scores, out = one.deal("scores", slots, heads * SLOT_TOKENS).tensors[0], one.out(one.layout(rows, made.heads.width))
     cache = made.held(in_bytes=in_bytes)
     beside = None if sinks is None else one.row_input("sinks", sinks)
-    one.draw(cached_values("draw", scores, cache, out, made.heads, kernels=kernels, rows=made.table, sinks=beside))
+    one.draw(cached_values(one.of(), scores, cache, out, made.heads, rows=made.table, sinks=beside))
     return made
 
 

@@ -24,6 +24,7 @@ from glinfer.kernels.flat.product import STRATEGIES
 from glinfer.kernels.fused.rowwise import xielu_rows
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate, linear
+from glinfer.kernels.spec import Pass
 from glinfer.tensors.device import Device as TensorDevice
 
 pytestmark = pytest.mark.gl
@@ -139,7 +140,7 @@ def test_xielu_of_rows(device: Device, kernels: KernelOptions) -> None:
     one, _, _ = over(kernels, 2 * count)
     x = one.interleaved("x", np.tile(X, (2 * count, 1)).astype(np.float32))
     slopes = one.row_weight("slopes", np.array([[0.3, -0.7]], np.float32))
-    one.draw(xielu_rows("draw", x, slopes, one.deal(OUT, 2, len(X), "cache"), slots="row_slots", kernels=kernels))
+    one.draw(xielu_rows(one.of("row_slots"), x, slopes, one.deal(OUT, 2, len(X), "cache")))
     check(device, one, first_rows(one, count + 1))
 
 
@@ -152,5 +153,5 @@ def test_xielu(device: Device) -> None:
         one.builder.laid_out(name, kind, FlatLayout.of(shape, "rgba32f", 64))
         for name, kind, shape in (*shapes, (OUT, "cache", one.arrays["x"].shape))
     ]
-    one.draw(xielu("draw", "draw", *tensors, kernels=KernelOptions()))
+    one.draw(xielu(Pass("draw", KernelOptions()), *tensors))
     check(device, one, Case({}))

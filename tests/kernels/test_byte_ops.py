@@ -28,7 +28,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout
 from glinfer.kernels.fused.rows import RowInterleaved
-from glinfer.kernels.fused.tiles import store_row
+from glinfer.kernels.fused.tiles import store_rows
 from glinfer.kernels.options import KernelOptions
 from glinfer.program.oracle import relative_error, rounding
 from glinfer.quant.bytes import from_bytes, to_bytes
@@ -72,7 +72,7 @@ def alone(kernels: KernelOptions, cols: int) -> BlockDraw:
     x = RowInterleaved((one.blocks("x", normal(1, 1, cols if cols % 32 else cols + 70)),))
     cache = one.out(BlockLayout.by_block((64, cols), one.edge, format_name=BYTES))
     one.arrays[OUT] = normal(2, 64, cols)
-    return one.draw(store_row("draw", x, cache, kernels=kernels))
+    return one.draw(store_rows(one.of(), x, cache))
 
 
 @tiered(("name", "cols"), [("one by one", 33), ("llvmpipe", 1100), ("one by one", 64), ("llvmpipe", 1)])
@@ -125,7 +125,7 @@ def test_what_does_not_fit_is_refused() -> None:
     one = BlockDraw(KernelOptions(), {"position": (0, 63), "score_slots": (1, 1)})
     made = block_draw.heads_of(2, 16, 2, 0, 0.0)
     cache, out = one.in_bytes("cache", normal(1, 64, made.queries_at)), one.out(one.layout(1, 128))
-    one.draw(block_draw.cached_scores("draw", cache, out, made, kernels=KernelOptions()))
+    one.draw(block_draw.cached_scores(one.of(), cache, out, made))
     with pytest.raises(PlanError, match="queries must be given for a cache in bytes"):
         _ = one.plan
     for cols, kept in ((134, 200), (134, 128 - 1)):
@@ -133,4 +133,4 @@ def test_what_does_not_fit_is_refused() -> None:
         x = RowInterleaved((one.blocks("x", normal(1, 1, cols)),))
         cache = one.out(BlockLayout.by_block((64, kept), one.edge, format_name=BYTES))
         with pytest.raises(PlanError, match=f"x has {cols} columns; the cache stores {kept}"):
-            _ = one.draw(store_row("draw", x, cache, kernels=KernelOptions())).plan
+            _ = one.draw(store_rows(one.of(), x, cache)).plan

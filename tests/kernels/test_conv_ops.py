@@ -16,7 +16,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.kernels.fused.convolve import PARTS, short_conv
 from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved, padded
-from glinfer.kernels.fused.tiles import store_row, store_rows
+from glinfer.kernels.fused.tiles import store_rows
 from glinfer.kernels.options import KernelOptions
 
 pytestmark = pytest.mark.gl
@@ -73,26 +73,27 @@ def conv_draw(
     kernels: KernelOptions, rows: int, width: int, length: int, *, biased: bool, together: bool = False
 ) -> BlockDraw:
     """The convolution of many rows, each at a place of its own, or for 0 of one row alone."""
-    shared: dict[str, Any] = {"length": length, "every": EVERY, "together": together, "kernels": kernels}
-    read = range(PARTS) if together else [1]
+    how: dict[str, Any] = {"length": length, "every": EVERY, "together": together}
+    table, read = None, range(PARTS) if together else [1]
     if rows:
         one, slots, capacity = over(kernels, rows)
         x = one.interleaved("x", joined(1, capacity, width, read=read))
         out = one.deal(OUT, slots, width, "cache")
-        shared |= {"rows": one.table(capacity), "slots": "row_slots"}
+        table = one.table(capacity)
     else:
         one = BlockDraw(kernels, {"position": (0, EVERY - 1)})
         x = RowInterleaved((one.blocks("x", joined(1, 1, width, read=read)),))
         out = RowInterleaved((one.out(one.layout(1, width)),))
 
     def alter(arrays: dict[str, Array], case: Case) -> None:
-        table = arrays[TABLE][: len(case.real)][case.real] if rows else []
-        places = [(int(info[BASE]), int(info[POSITION])) for info in table]
+        held = arrays[TABLE][: len(case.real)][case.real] if rows else []
+        places = [(int(info[BASE]), int(info[POSITION])) for info in held]
         seen_only(arrays, places if rows else [(0, int(case.values["position"]))], length, together=together)
 
     one.alter = alter
     inputs, taps = normal(2, SLOTS, width), one.row_weight("taps", normal(3, length + biased, width))
-    return one.draw(short_conv("draw", x, one.whole("inputs", inputs, rings(width)), taps, out, **shared))
+    draw = one.of("row_slots" if rows else 1)
+    return one.draw(short_conv(draw, x, one.whole("inputs", inputs, rings(width)), taps, out, table, **how))
 
 
 def at_places(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
@@ -142,9 +143,7 @@ def test_rows_are_multiplied_and_stored(device: Device, name: str, together: boo
         x, table = one.interleaved("x", joined(1, capacity, width, read=[0, 2])), one.table(capacity)
         cache = one.out(rings(width))
         one.arrays[OUT] = normal(4, SLOTS, width)
-        one.draw(
-            store_rows("draw", x, table, cache, together=together, ring=(RING, EVERY), gated=True, kernels=kernels)
-        )
+        one.draw(store_rows(one.of("rows"), x, cache, table, together=together, ring=(RING, EVERY), gated=True))
         cases = []
         for each in places.values():
             case, last = stored(one, each), min(len(each), RING)
@@ -169,7 +168,7 @@ def test_a_row_alone_is_multiplied_and_stored(device: Device, kernels: KernelOpt
     x = RowInterleaved((one.blocks("x", joined(1, 1, 70, read=[0, 2])),))
     cache = one.out(rings(70))
     one.arrays[OUT] = normal(4, SLOTS, 70)
-    one.draw(store_row("draw", x, cache, first="slot", gated=True, kernels=kernels))
+    one.draw(store_rows(one.of(), x, cache, first="slot", gated=True))
     check(device, one, *[Case({"slot": slot}) for slot in (0, 5, RING - 1)])
 
 
@@ -177,6 +176,6 @@ def test_what_does_not_fit_is_refused() -> None:
     one = BlockDraw(KernelOptions(), {"position": (0, SLOTS - 1)})
     x, out = RowInterleaved((one.blocks("x", normal(1, 1, 3 * 64)),)), RowInterleaved((one.out(one.layout(1, 64)),))
     taps, cache = one.row_weight("taps", normal(3, 4, 64)), one.cache("inputs", normal(2, SLOTS, 60))
-    one.draw(short_conv("draw", x, cache, taps, out, length=3, every=EVERY, kernels=KernelOptions()))
+    one.draw(short_conv(one.of(), x, cache, taps, out, length=3, every=EVERY))
     with pytest.raises(PlanError, match=r"\Adraw draw: inputs is \[32, 60\]; expected \[any, 64\]\Z"):
         one.plan.validate()

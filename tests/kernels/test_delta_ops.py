@@ -35,7 +35,7 @@ from glinfer.kernels.fused.delta import (
 from glinfer.kernels.fused.rows import BASE, POSITION, RowInterleaved
 from glinfer.kernels.fused.rowwise import gate_heads
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
-from glinfer.kernels.fused.tiles import store_row, store_rows
+from glinfer.kernels.fused.tiles import store_rows
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import OPS, DrawSpec, TensorSpec
 
@@ -192,7 +192,7 @@ class Rows(BlockDraw):
         super().__init__(kernels, {"position": (0, 400)} if self.alone else {"rows": (1, ROWS)})
         self.heads, self.rows = DeltaHeads(RULES[rule]), 1 if self.alone else ROWS
         piece = ROWS if self.form == "pieces" else 0
-        self.run_of = DeltaRun(self.heads, kernels, None if self.alone else self.table(ROWS), EVERY, piece)
+        self.run_of = DeltaRun("draw", self.heads, kernels, None if self.alone else self.table(ROWS), EVERY, piece)
 
     def matrix(self, name: str, array: Array) -> TensorSpec:
         self.by_row |= set() if self.alone else {name}
@@ -280,7 +280,7 @@ def test_scores_are_those_of_float64(device: Device, place: int) -> None:
     one = Rows(place)
     one.promise = lambda case, shape: np.broadcast_to(np.repeat(case.real, 2)[: shape[0], None], shape)
     outputs = one.target(one.heads.per_head), one.target(one.heads.per_head, "beside")
-    made = delta_scores("draw", one.run_of, one.x, one.rows_before, *outputs)
+    made = delta_scores(one.run_of, one.x, one.rows_before, *outputs)
     check(device, one.draw_rule(made, own=False), *one.cases)
 
 
@@ -291,7 +291,7 @@ def test_what_a_state_gives_is_that_of_float64(device: Device, place: int, queri
     one = Rows(place)
     heads, inputs = one.heads, (one.x, one.per_head("scores"), one.rows_before, one.states)
     out = one.target(heads.rule.values if queries else heads.kept)
-    made = delta_recall("draw", one.run_of, *inputs, out, queries=queries)
+    made = delta_recall(one.run_of, *inputs, out, queries=queries)
     check(device, one.draw_rule(made, own=queries), *one.cases)
 
 
@@ -299,11 +299,11 @@ def test_what_a_state_gives_is_that_of_float64(device: Device, place: int, queri
 @tiered("place", [2, 3, 6], keep=2)
 def test_corrections_of_a_run_are_those_of_float64(device: Device, place: int) -> None:
     one = Rows(place)
-    made = delta_solve("draw", one.run_of, one.x, one.per_head("scores"), one.target(one.heads.per_head))
+    made = delta_solve(one.run_of, one.x, one.per_head("scores"), one.target(one.heads.per_head))
     check(device, one.draw(made), *one.cases)
     one = Rows(place)
     apart = one.matrix("apart", normal(7, ROWS, one.heads.kept))
-    made = delta_correct("draw", one.run_of, apart, one.per_head("solved"), one.target(one.heads.kept))
+    made = delta_correct(one.run_of, apart, one.per_head("solved"), one.target(one.heads.kept))
     check(device, one.draw(made), *one.cases)
 
 
@@ -318,7 +318,7 @@ def test_folds_are_those_of_float64(device: Device, place: int) -> None:
         out = one.out(before.layout)
         states = (out, before) if parity == 0 else (before, out)
         one.promise = lambda case, shape: np.ones(shape, bool)
-        one.draw(delta_fold("draw", one.run_of, one.rows_before, states, parity))
+        one.draw(delta_fold(one.run_of, one.rows_before, states, parity))
         ends = [
             [(position + 1) // SPAN % 2 for _, position in one.places_of(case) if (position + 1) % SPAN == 0]
             for case in one.cases
@@ -334,8 +334,8 @@ def test_folds_are_those_of_float64(device: Device, place: int) -> None:
 @with_kernels("one by one", "llvmpipe")
 def test_queries_and_keys_are_divided_by_their_lengths(device: Device, kernels: KernelOptions) -> None:
     one = Rows(6)
-    run = DeltaRun(one.heads, kernels, one.run_of.rows, EVERY, ROWS)
-    one.draw(delta_unit("draw", run, one.x, one.target(one.heads.mixed), eps=1e-6))
+    run = DeltaRun("draw", one.heads, kernels, one.run_of.rows, EVERY, ROWS)
+    one.draw(delta_unit(run, one.x, one.target(one.heads.mixed), eps=1e-6))
     check(device, one, *[Case({"rows": rows}, real=np.arange(ROWS) < rows) for rows in (1, 5, ROWS)])
 
 
@@ -350,7 +350,7 @@ def test_queries_keys_and_values_are_those_of_float64(device: Device, place: int
     decay = np.stack([-np.linspace(0.01, 2.0, rule.heads), np.linspace(-3.0, 3.0, rule.heads)]).astype(np.float32)
     taps = one.row_weight("taps", normal(3, TAPS, rule.channels)), one.row_weight("decay", decay)
     tensors = one.matrix("x", x), inputs, one.rows_before, *taps, one.target(heads.mixed)
-    made = delta_conv("draw", one.run_of, *tensors, length=TAPS, eps=1e-6, unit=place % 2 == 0)
+    made = delta_conv(one.run_of, *tensors, length=TAPS, eps=1e-6, unit=place % 2 == 0)
     check(device, one.draw_rule(made, own=False), *one.cases)
 
 
@@ -361,7 +361,7 @@ def test_results_are_normalised_and_gated(device: Device, place: int) -> None:
     heads, rule = one.heads, one.heads.rule
     x, gates = one.matrix("x", normal(1, ROWS, rule.values)), one.matrix("gates", normal(2, ROWS, heads.projected))
     gains, out = one.row_weight("gains", normal(3, 1, rule.value)), one.target(rule.values)
-    one.draw(delta_norm("draw", one.run_of, x, gates, gains, out, eps=1e-5))
+    one.draw(delta_norm(one.run_of, x, gates, gains, out, eps=1e-5))
     check(device, one, *[Case({"rows": rows}, real=np.arange(ROWS) < rows) for rows in (1, 5, ROWS)])
 
 
@@ -377,22 +377,22 @@ def test_passes_of_a_scan_are_those_of_float64(device: Device, number: int) -> N
     inputs = one.cache("inputs", normal(2, SEQUENCES * input_ring(TAPS), heads.a_at))
     taps = one.row_weight("taps", normal(3, TAPS + 1, rule.channels))
     tensors = one.matrix("x", x), inputs, one.rows_before, taps, decay_rows(one), one.target(heads.mixed)
-    made = delta_conv("draw", one.run_of, *tensors, length=TAPS, eps=1e-6, unit=False)
+    made = delta_conv(one.run_of, *tensors, length=TAPS, eps=1e-6, unit=False)
     check(device, one.draw_rule(made, own=False), *one.cases)
     one = Rows(place)
-    made = delta_scores("draw", one.run_of, one.x, one.rows_before, None, one.target(heads.per_head))
+    made = delta_scores(one.run_of, one.x, one.rows_before, None, one.target(heads.per_head))
     check(device, one.draw_rule(made, own=False), *one.cases)
     one = Rows(place)
-    one.draw(scan_row("draw", one.run_of, one.x, one.target(heads.kept)))
+    one.draw(scan_row(one.run_of, one.x, one.target(heads.kept)))
     check(device, one, *one.cases)
     one = Rows(place)
     sizes = ("results", rule.values), ("gates", heads.projected)
     results, gates = (one.matrix(name, normal(4, one.rows, cols)) for name, cols in sizes)
-    one.draw(scan_gate("draw", one.run_of, one.x, results, gates, decay_rows(one), one.target(rule.values)))
+    one.draw(scan_gate(one.run_of, one.x, results, gates, decay_rows(one), one.target(rule.values)))
     check(device, one, *one.cases)
     one = Rows(place)
     x, gains = one.matrix("x", normal(1, one.rows, rule.values)), one.row_weight("gains", normal(3, 1, rule.values))
-    one.draw(scan_norm("draw", one.run_of, x, gains, one.target(rule.values), groups=3, eps=1e-5))
+    one.draw(scan_norm(one.run_of, x, gains, one.target(rule.values), groups=3, eps=1e-5))
     check(device, one, *one.cases)
 
 
@@ -412,11 +412,10 @@ def test_results_of_attention_are_gated(device: Device, kernels: KernelOptions, 
     width = 48 // (head_floats or 1)
     x, gates = one.interleaved("x", normal(1, 2 * count, 48)), one.interleaved("r", normal(2, 2 * count, 128 + width))
     out = one.deal(OUT, 2, 48, "cache")
-    how: dict[str, Any] = {"gates_at": 128, "head_floats": head_floats, "slots": "row_slots", "kernels": kernels}
-    one.draw(gate_heads("draw", x, gates, out, **how))
+    one.draw(gate_heads(one.of("row_slots"), x, gates, out, gates_at=128, head_floats=head_floats))
     check(device, one, first_rows(one, count + 1))
     with pytest.raises(PlanError, match="gates from float 100 on; expected a multiple of 64"):
-        gate_heads("draw", x, gates, out, gates_at=100, kernels=kernels)
+        gate_heads(one.of(), x, gates, out, gates_at=100)
 
 
 @pytest.mark.gl
@@ -426,28 +425,28 @@ def test_rows_are_stored_in_rings(device: Device, kernels: KernelOptions) -> Non
     one = BlockDraw(kernels, {"slot": (0, RING - 1)})
     x = one.blocks("x", normal(1, 1, 200))
     cache = one.out(BlockLayout.by_block((SEQUENCES * RING, 128), 2048))
-    one.draw(store_row("draw", RowInterleaved((x,)), cache, first="slot", kernels=kernels))
+    one.draw(store_rows(one.of(), RowInterleaved((x,)), cache, first="slot"))
     check(device, one, *[Case({"slot": slot}) for slot in (0, 5, RING - 1)])
     one = Rows(1)
     x = one.matrix("x", normal(1, ROWS, 200))
     cache, table = one.out(BlockLayout.by_block((SEQUENCES * RING, 128), 2048)), one.run_of.rows
     assert table is not None
     rows = RowInterleaved((x,))
-    one.draw(store_rows("draw", rows, table, cache, together=False, ring=(RING, EVERY), kernels=kernels))
+    one.draw(store_rows(one.of("rows"), rows, cache, table, ring=(RING, EVERY)))
     check(device, one, *map(one.case, (*APART.values(), *PIECES.values())))
 
 
 def test_what_does_not_fit_is_refused() -> None:
     one = Rows(3)
-    run = DeltaRun(one.heads, one.kernels, one.run_of.rows, EVERY, SPAN + 8)
-    one.draw(delta_solve("draw", run, one.x, one.per_head("scores"), one.target(one.heads.per_head)))
-    with pytest.raises(PlanError, match="draw draw: 40 consecutive rows; expected at most 32"):
+    run = DeltaRun("draw", one.heads, one.kernels, one.run_of.rows, EVERY, SPAN + 8)
+    one.draw(delta_solve(run, one.x, one.per_head("scores"), one.target(one.heads.per_head)))
+    with pytest.raises(PlanError, match=r"draw draw\.solve: 40 consecutive rows; expected at most 32"):
         one.plan.validate()
     one = Rows(2)
     kept = one.heads.kept
     cache = one.cache("cache", normal(1, RING, kept - 4))
-    one.draw(delta_scores("draw", one.run_of, one.x, cache, one.target(one.heads.per_head), None))
-    with pytest.raises(PlanError, match=rf"draw draw: cache is \[64, {kept - 4}\]; expected \[any, {kept}"):
+    one.draw(delta_scores(one.run_of, one.x, cache, one.target(one.heads.per_head), None))
+    with pytest.raises(PlanError, match=rf"draw draw\.scores: cache is \[64, {kept - 4}\]; expected \[any, {kept}"):
         one.plan.validate()
     with pytest.raises(PlanError, match="found 3 tensors for one matrix"):
         RowInterleaved((cache, cache, cache))

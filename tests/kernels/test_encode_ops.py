@@ -39,9 +39,7 @@ def normalize_draw(kernels: KernelOptions, cols: int, rows: int, *, centred: boo
     norms = one.cache("norms", norms_of(by_member[0], kernels.rows_per_draw, by_member[1] if centred else None))
     gains = one.row_weight("gains", normal(3, 2 if centred else 1, cols))
     out = one.deal(OUT, slots, cols, "cache")
-    return one.draw(
-        normalize_rows("draw", "draw", x, norms, gains, out, slots="row_slots", centred=centred, kernels=kernels)
-    )
+    return one.draw(normalize_rows(one.of("row_slots"), x, norms, gains, out, centred=centred))
 
 
 @tiered(("name", "cols", "centred"), [("llvmpipe", 70, True), ("one by one", 64, False), ("GPU", 70, True)])
@@ -67,7 +65,7 @@ def pool_draw(kernels: KernelOptions, cols: int, spans: list[tuple[int, int, int
     texts = row_table(slots * count)
     texts[: len(spans), [BASE, POSITION, LAST]] = spans
     out = one.deal(OUT, slots, cols, "cache")
-    one.draw(pool_rows("draw", x, table, out, slots="text_slots", how=how, kernels=kernels))
+    one.draw(pool_rows(one.of("text_slots"), x, table, out, how=how))
     real = np.arange(slots * count) < len(spans)
     return one, Case({"text_slots": slots}, {TABLE: texts}, real)
 
@@ -89,7 +87,7 @@ def test_neighbouring_rows_become_one(device: Device, name: str, cols: int, merg
     x = one.interleaved("x", normal(1, slots * count * merged, cols))
     one.by_row.clear()
     out = one.deal(OUT, slots, cols * merged, "cache")
-    one.draw(merge_rows("draw", x, out, slots="text_slots", kernels=kernels))
+    one.draw(merge_rows(one.of("text_slots"), x, out))
     real = np.arange(slots * count) < rows
     (found,) = check(device, one, Case({"text_slots": slots}, {}, real))
     assert np.array_equal(found[:rows], one.arrays["x"][: rows * merged].reshape(rows, -1))
@@ -99,7 +97,7 @@ def test_rows_that_do_not_join() -> None:
     one = BlockDraw(KernelOptions(), {"text_slots": (1, 1)}, count=KernelOptions().rows_per_draw)
     x, out = one.interleaved("x", normal(1, 8, 6)), one.deal(OUT, 1, 12, "cache")
     with pytest.raises(Exception, match="expected a multiple, and whole fours"):
-        merge_rows("d", x, out, slots="text_slots", kernels=KernelOptions())
+        merge_rows(one.of(), x, out)
 
 
 def looking_ahead(made: Attention, ahead: int) -> Attention:
@@ -176,6 +174,6 @@ def test_a_layout_is_needed() -> None:
     x = one.deal("x", 2, 64)
     norms = one.builder.laid_out("norms", "input", BlockLayout.by_block((2, 32), 2048))
     with pytest.raises(Exception, match="norms is not a table of rows"):
-        normalize_rows("d", "d", x, norms, norms, x, slots="row_slots", centred=True, kernels=KernelOptions())
+        normalize_rows(one.of(), x, norms, norms, x, centred=True)
     with pytest.raises(Exception, match="there is no pooling 'median'"):
-        pool_rows("d", x, norms, x, slots="row_slots", how="median", kernels=KernelOptions())
+        pool_rows(one.of(), x, norms, x, how="median")

@@ -26,6 +26,7 @@ from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER, ADAPTER_WORD, CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.rows import padded, row_table
 from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Pass
 
 pytestmark = pytest.mark.gl
 
@@ -97,8 +98,7 @@ def test_the_choice_of_experts(device: Device, name: str, experts: Experts) -> N
     bias = one.row_weight("bias", bias_of(experts)) if experts.biased else None
     factors = normal(9, 1, experts.count) if experts.normed else None
     scales = None if factors is None else one.row_weight("scales", factors)
-    how: dict[str, Any] = {"bias": bias, "scales": scales, "rows": "rows", "kernels": KERNELS[name]}
-    one.draw(route("draw", "draw", logits, out, experts, **how))
+    one.draw(route(one.of("rows"), logits, out, experts, bias=bias, scales=scales))
     equal = all_rows(5).changed(logits=np.zeros_like(given))
     (_, found) = check(device, one, all_rows(5), equal)
     first = found.reshape(5, -1, CHOICE_FLOATS)[:, : experts.used, 0]
@@ -115,11 +115,12 @@ def test_the_weight_of_one_expert(device: Device, experts: Experts) -> None:
             one.builder.laid_out(name, kind, FlatLayout.of((6, cols), "rgba32f", 64))
             for name, kind, cols in (("logits", "input", experts.count), (OUT, "cache", 1))
         )
-        how: dict[str, Any] = {"expert": expert, "kernels": KernelOptions()}
+        bias = None
         if experts.biased:
             one.arrays["bias"] = bias_of(experts)
-            how["bias"] = one.builder.laid_out("bias", "input", FlatLayout.of((1, experts.count), "rgba32f", 64))
-        one.draw(expert_weight("draw", "draw", logits, out, experts, **how))
+            bias = one.builder.laid_out("bias", "input", FlatLayout.of((1, experts.count), "rgba32f", 64))
+        draw = Pass("draw", KernelOptions())
+        one.draw(expert_weight(draw, logits, out, experts, expert=expert, bias=bias))
         check(device, one, Case({}))
 
 
@@ -134,7 +135,7 @@ def test_gates_are_bounded_above_and_what_they_multiply_on_both_sides(device: De
         for name, kind in (("x", "input"), ("up", "input"), (OUT, "cache"))
     )
     one.arrays |= {"x": gates, "up": ups}
-    one.draw(gate("d", "d", x, out, up=up, activation=activation, experts=experts, kernels=KernelOptions()))
+    one.draw(gate(Pass("d", KernelOptions()), x, out, up=up, activation=activation, experts=experts))
     (found,) = check(device, one, Case({}))
     bounded = np.minimum(edge[:, None], 7.0).astype(np.float64), np.clip(edge, -7, 7).astype(np.float64) + 1
     if activation == "silu":
@@ -171,7 +172,7 @@ def product_draw(
     inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
     stacked = outputs if experts is None else experts.count * padded(outputs)
     matrix = matrix_of(one, weights, stacked, inputs, gain=first, gated=first and experts is not None)
-    how: dict[str, Any] = {"activation": "silu" if first else "none", "kernels": kernels}
+    how: dict[str, Any] = {"activation": "silu" if first else "none"}
     how["norm_eps"] = 1e-5 if first else None
     x: Any = None if grouped and not first else one.blocks("x", inputs_of(rows, inputs, experts, apart=not first))
     if grouped:
@@ -182,7 +183,7 @@ def product_draw(
         one.by_row.clear()
         chosen = one.blocks("chosen", members.reshape(len(members), -1))
         out = one.deal(OUT, len(members), padded(outputs), "cache")
-        return one.draw(gemm("draw", "draw", x, matrix, out, slots=len(members), experts=experts, chosen=chosen, **how))
+        return one.draw(gemm(one.of(len(members)), x, matrix, out, experts=experts, chosen=chosen, **how))
     width = outputs
     if experts is not None:
         width = experts.used * padded(outputs)
@@ -190,7 +191,7 @@ def product_draw(
     if ranks:
         low_rank = adapters_of(one, experts, rows, matrix.weight.shape[0], ranks, by_row=by_row)
         matrix = dataclasses.replace(matrix, low_rank=low_rank)
-    return one.draw(gemm("draw", "draw", x, matrix, one.out(one.layout(rows, width)), slots="rows", **how))
+    return one.draw(gemm(one.of("rows"), x, matrix, one.out(one.layout(rows, width)), **how))
 
 
 def inputs_of(rows: int, inputs: int, experts: Experts | None, *, apart: bool) -> Array:
@@ -283,8 +284,7 @@ def test_inner_vectors_of_chosen_experts(device: Device, name: str, apart: bool)
         table = one.table(rows) if by_row else None
         low_rank = LowRankSum(down, down, out, ADAPTERS, False, table, experts.count, experts.used)
         choice = one.blocks("choice", choices(rows, experts))
-        how: dict[str, Any] = {"rows": "rows", "kernels": kernels, "choice": choice, "apart": 70 if apart else 0}
-        one.draw(lora_down("draw", "draw", x, low_rank, **how))
+        one.draw(lora_down(one.of("rows"), x, low_rank, choice=choice, apart=70 if apart else 0))
         for adapter in (None,) if by_row else (0, 3):
             found = check(device, one, adapted_rows(rows, adapter=adapter))[0]
             assert np.any(found) == (adapter != 0)
@@ -295,7 +295,7 @@ def test_rows_are_joined(device: Device, kernels: KernelOptions) -> None:
     rows = 3 * kernels.rows_per_draw
     one = BlockDraw(kernels, {"rows": (1, rows)}, count=kernels.rows_per_draw)
     x = one.interleaved("x", normal(1, rows, 70))
-    one.draw(join_rows("draw", "draw", x, one.out(one.layout(rows, 70)), rows="rows", kernels=kernels))
+    one.draw(join_rows(one.of("rows"), x, one.out(one.layout(rows, 70))))
     check(device, one, Case({"rows": rows}, real=np.ones(rows, dtype=bool)))
 
 
@@ -335,9 +335,8 @@ def test_what_the_chosen_experts_gave_is_added_up(
     residual = None if adds else one.interleaved("r", normal(6, rows, cols))
     one.by_row.discard("x")
     chosen, out = one.blocks("choice", choice), one.deal(OUT, 3, cols, "cache")
-    how: dict[str, Any] = {"residual": residual, "slots": "row_slots", "rows": "rows", "kernels": kernels}
-    how["bias"] = one.row_weight("bias", normal(8, 1, cols)) if biased else None
-    one.draw(mix_experts("draw", "draw", x, chosen, out, experts, **how))
+    bias = one.row_weight("bias", normal(8, 1, cols)) if biased else None
+    one.draw(mix_experts(one.of("row_slots"), x, chosen, out, experts, residual=residual, rows="rows", bias=bias))
     if grouped:
         one.by_row.clear()
     check(device, one, Case({"rows": held, "row_slots": 3}, real=real))
@@ -347,8 +346,8 @@ def test_a_matrix_without_whole_blocks_for_each_expert_is_refused() -> None:
     one, experts = BlockDraw(KernelOptions(), {"rows": (1, 1)}), Experts(3, 1, True)
     x, choice = one.blocks("x", normal(1, 1, 8)), one.blocks("choice", choices(1, experts))
     matrix, out = matrix_of(one, "f32", 128, 8), one.out(one.layout(1, 64))
-    with pytest.raises(PlanError, match=r"\Adraw d: w has no whole blocks for each of 3 experts\Z"):
-        gemm("d", "d", x, matrix, out, slots=1, kernels=KernelOptions(), experts=experts, choice=choice)
+    with pytest.raises(PlanError, match=r"\Adraw draw: w has no whole blocks for each of 3 experts\Z"):
+        gemm(one.of(), x, matrix, out, experts=experts, choice=choice)
 
 
 def groups_draw(kernels: KernelOptions, experts: Experts, rows: int, held: int) -> tuple[BlockDraw, Array, Array]:
@@ -382,7 +381,7 @@ def test_choices_are_dealt_to_groups_of_their_experts(device: Device, place: int
         one, choice, _ = groups_draw(kernels, experts, rows, held)
         given, out = one.blocks("choice", choice), one.out(one.layout(*shape))
         tensors = given, one.blocks("tally", tally) if number else out, out, out
-        draws = group_draws("draw", *tensors, experts, targets=targets, rows="rows", kernels=kernels)
+        draws = group_draws(one.of("rows"), *tensors, experts, targets=targets)
         made += check(device, one.draw(draws[number]), all_rows(held))
     assert np.array_equal(made[0], tally)
     places, members = (each.reshape(-1, CHOICE_FLOATS) for each in made[1:])

@@ -75,7 +75,7 @@ def down_draw(
     down = packed(one, "a", normal(11, ADAPTERS * ranks, inputs, scale=inputs**-0.5))
     low_rank = LowRankSum(down, down, out, ADAPTERS, False, table)
     parts = parts_of_steps(4 * -(-inputs // 64), kernels.part_steps)
-    return one.draw(lora_down("draw", "draw", x, low_rank, rows="rows", parts=parts, kernels=kernels))
+    return one.draw(lora_down(one.of("rows"), x, low_rank, parts=parts))
 
 
 def run_of(rows: int, capacity: int, *, adapter: int | None = None) -> Case:
@@ -170,4 +170,4 @@ def test_what_does_not_fit_is_refused() -> None:
     one = down_draw(kernels, 17, 16, 5)
     inner = next(each for each in one.builder._tensors if each.name == OUT)
     with pytest.raises(PlanError, match="float32, without quads"):
-        lora_down("draw", "draw", inner, LowRankSum(inner, inner, inner, 1), rows=1, kernels=kernels)
+        lora_down(one.of(), inner, LowRankSum(inner, inner, inner, 1))

@@ -17,7 +17,7 @@ from glinfer.kernels import TensorSpec
 from glinfer.kernels.flat.elementwise import scale
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import linear
-from glinfer.kernels.spec import RunValue
+from glinfer.kernels.spec import Pass, RunValue
 from glinfer.lower.fused.token import fast_plan
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.gab import reference_plan
@@ -308,8 +308,8 @@ def viewed(rows: int, cols: int) -> tuple[PlanBuilder, dict[str, TensorSpec]]:
         "z": plan.flat("z", "activation", rows, cols, "rgba32f", 64),
     }
     tensors["y as x"], tensors["y as z"] = plan.view(tensors["y"], 2, 12), plan.view(tensors["y"], rows, cols)
-    plan.draw(scale("one", "d", tensors["x"], tensors["y as x"], factor=2.0, kernels=KernelOptions()))
-    plan.draw(scale("two", "d", tensors["y as z"], tensors["z"], factor=2.0, kernels=KernelOptions()))
+    plan.draw(scale(Pass("one", KernelOptions()), tensors["x"], tensors["y as x"], factor=2.0))
+    plan.draw(scale(Pass("two", KernelOptions()), tensors["y as z"], tensors["z"], factor=2.0))
     return plan, tensors
 
 
@@ -369,19 +369,19 @@ def test_views_that_cannot_be() -> None:
 
 def test_a_feedback_loop_through_a_view() -> None:
     plan, tensors = viewed(6, 4)
-    plan.draw(scale("loop", "d", tensors["y as z"], plan.view(tensors["y"], 6, 4), factor=1.0, kernels=KernelOptions()))
+    plan.draw(scale(Pass("loop", KernelOptions()), tensors["y as z"], plan.view(tensors["y"], 6, 4), factor=1.0))
     with refused("draw loop samples y@6x4, which it renders to: a feedback loop, undefined in OpenGL"):
         plan.build()
     plan, tensors = viewed(2, 12)
     out = plan.view(plan.flat("out", "activation", 2, 12, "rgba32f", 64), 6, 4)
-    plan.draw(scale("no loop", "d", plan.view(tensors["y"], 6, 4), out, factor=1.0, kernels=KernelOptions()))
+    plan.draw(scale(Pass("no loop", KernelOptions()), plan.view(tensors["y"], 6, 4), out, factor=1.0))
     assert plan.build("z", out.name).draws[-1].name == "no loop"
 
 
 def test_a_weight_may_be_read_through_a_view_alone() -> None:
     plan = builder()
     weight, out = plan.flat("w", "weight", 2, 12, "rgba32f", 64), plan.flat("o", "activation", 6, 4, "rgba32f", 64)
-    plan.draw(scale("d", "d", plan.view(weight, 6, 4), out, factor=1.0, kernels=KernelOptions()))
+    plan.draw(scale(Pass("d", KernelOptions()), plan.view(weight, 6, 4), out, factor=1.0))
     assert [tensor.name for tensor in plan.build().of_kind("weight")] == ["w"]
 
 

@@ -22,7 +22,6 @@ from glinfer.lower.plans import (
     ReferencePlans,
     is_published,
     plan_for,
-    reference_plans,
     weights_for,
     weights_named,
 )
@@ -38,7 +37,7 @@ LLAMA_1B = ModelConfig.from_options(
 
 
 def plans(config: ModelConfig, formats: Mapping[str, str] | None = None, weights: str = "file") -> ReferencePlans:
-    return reference_plans(PlanOptions(config, weights, KernelOptions(), EDGE, formats))
+    return ReferencePlans(PlanOptions(config, weights, KernelOptions(), EDGE, formats))
 
 
 # Which model has which
@@ -135,7 +134,7 @@ def test_a_packed_model_is_the_model_of_its_weights(family: str, form: str) -> N
     found = []
     for each in (checkpoint, unpacked(checkpoint)):
         stored = stored_formats(each.config, "file", each.formats())
-        plan = reference_plans(PlanOptions(each.config, "file", KernelOptions(), 256, each.formats())).of(12)
+        plan = ReferencePlans(PlanOptions(each.config, "file", KernelOptions(), 256, each.formats())).of(12)
         ((inputs, values),) = runs(plan, [3, 1, 4, 1, 5])
         found.append(final_tensors(plan, DecoderWeights(each, stored), inputs, values)["logits"])
     assert np.ptp(found[0]) > 0.1

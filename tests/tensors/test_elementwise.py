@@ -21,6 +21,7 @@ from glinfer.kernels.flat.activate import activation as activation_draw
 from glinfer.kernels.flat.activate import gate as gate_draw
 from glinfer.kernels.flat.elementwise import OPERATIONS, arithmetic, scale
 from glinfer.kernels.flat.strided import Axis
+from glinfer.kernels.spec import Pass
 from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from glinfer.tensors.ops import Ops
@@ -125,7 +126,7 @@ def test_gate_without_an_activation_is_a_product(dev: Device, rng: np.random.Gen
 
 def test_a_plan_scales(dev: Device, rng: np.random.Generator) -> None:
     x = normal(rng, 6, 5)
-    found, expected = drawn(dev, lambda a, y: scale("d", "d", a, y, factor=0.3, kernels=dev.kernels), {"x": x}, x.shape)
+    found, expected = drawn(dev, lambda a, y: scale(Pass("d", dev.kernels), a, y, factor=0.3), {"x": x}, x.shape)
     assert np.array_equal(found, x * np.float32(0.3))
     assert relative_error(found, expected) <= 1e-6
 
@@ -137,26 +138,28 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
         (((6, 5), (6, 5)), "add", [Axis(2, 4, 0), Axis(4, 1, 1)], "output has 6 rows; the axes do not divide them"),
         (((6, 5), (6, 5)), "power", None, "operation 'power'; known: add, subtract, multiply, divide"),
     ):
-        options = {"operation": operation, "kernels": dev.kernels, **({"axes": axes} if axes else {})}
+        options = {"operation": operation, **({"axes": axes} if axes else {})}
         arrays = {name: np.zeros(shape, np.float32) for name, shape in zip("xy", shapes, strict=True)}
         with pytest.raises(PlanError, match=rf"\Adraw d: {message}\Z"):
-            drawn(dev, lambda x, y, out, more=options: arithmetic("d", "d", x, y, out, **more), arrays, (6, 5))
+            drawn(
+                dev, lambda *tensors, more=options: arithmetic(Pass("d", dev.kernels), *tensors, **more), arrays, (6, 5)
+            )
 
 
 def test_activations_that_do_not_fit_are_refused(dev: Device) -> None:
-    x, options = np.zeros((2, 7), np.float32), {"activation": "silu", "kernels": dev.kernels}
-    unknown = {**options, "activation": "relu"}
+    x, d = np.zeros((2, 7), np.float32), Pass("d", dev.kernels)
+    options, unknown = {"activation": "silu"}, {"activation": "relu"}
     names = "none, gelu_new, gelu, silu, tanh, relu2"
     for build, arrays, out, message in (
-        (lambda a, y: gate_draw("d", "d", a, y, **options), {"x": x}, (2, 3), r"x is \[2, 7\]; expected \[2, 6\]"),
+        (lambda a, y: gate_draw(d, a, y, **options), {"x": x}, (2, 3), r"x is \[2, 7\]; expected \[2, 6\]"),
         (
-            lambda a, b, y: gate_draw("d", "d", a, y, up=b, **options),
+            lambda a, b, y: gate_draw(d, a, y, up=b, **options),
             {"x": x[:1], "up": x},
             (1, 7),
             r"up is \[2, 7\]; expected \[1, 7\]",
         ),
-        (lambda a, y: gate_draw("d", "d", a, y, **unknown), {"x": x}, (2, 7), f"activation 'relu'; known: {names}"),
-        (lambda a, y: activation_draw("d", "d", a, y, **unknown), {"x": x}, (2, 7), f"activation 'relu'; .*{names}"),
+        (lambda a, y: gate_draw(d, a, y, **unknown), {"x": x}, (2, 7), f"activation 'relu'; known: {names}"),
+        (lambda a, y: activation_draw(d, a, y, **unknown), {"x": x}, (2, 7), f"activation 'relu'; .*{names}"),
     ):
         with pytest.raises(PlanError, match=rf"\Adraw d: {message}"):
             drawn(dev, build, arrays, out)

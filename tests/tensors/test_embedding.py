@@ -14,6 +14,7 @@ from tiers import tiered
 from glinfer.errors import InputError
 from glinfer.kernels.flat.lookup import lookup, position_add
 from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Pass
 from glinfer.quant.formats import BLOCK_FORMATS
 from glinfer.quant.ggml import dequantize
 from glinfer.tensors.device import Device
@@ -177,7 +178,7 @@ def test_bad_calls_are_refused_in_one_line(dev: Device) -> None:
 
 
 def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
-    kernels = KernelOptions()
+    draw = Pass("one", KernelOptions())
     for ids, shape, form, message in (
         ((1, 4), (9, 5), None, "ids has 4 elements for 5 rows of the output"),
         ((3, 2), (9, 6), None, r"weight is \[9, 6\]; expected \[9, 5\]"),
@@ -187,7 +188,7 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
         plan = FlatPlan(dev.context)
         numbers, out = plan.flat("input", "rgba32i", "ids", *ids), plan.scratch("out", 5, 5)
         table = plan.flat("input", "rgba32f" if form is None else "rgba32ui", "weight", *shape)
-        looked = partial(lookup, "one", "one", numbers, table, out, table_format=form, inputs=5, kernels=kernels)
+        looked = partial(lookup, draw, numbers, table, out, table_format=form, inputs=5)
         plan.refuses(looked, f"^draw one: {message}")
     for x, shape, offset, message in (
         ((6, 5), (9, 4), 0, r"table is \[9, 4\]; expected \[9, 5\]"),
@@ -196,6 +197,5 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
     ):
         plan = FlatPlan(dev.context)
         rows, table = (plan.flat("input", "rgba32f", name, *size) for name, size in (("x", x), ("table", shape)))
-        options = {"length": 3, "offset": offset, "kernels": kernels}
-        added = partial(position_add, "one", "one", rows, table, plan.scratch("out", 6, 5), **options)
+        added = partial(position_add, draw, rows, table, plan.scratch("out", 6, 5), length=3, offset=offset)
         plan.refuses(added, f"^draw one: {message}")

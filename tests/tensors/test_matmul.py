@@ -15,6 +15,7 @@ from glinfer.kernels.flat.matmul import matmul
 from glinfer.kernels.flat.matmul_choice import LETTERS, MANY_ROWS, ONE_ROW, candidates, choose
 from glinfer.kernels.flat.product import STRATEGIES, Finish, Product, Strategy
 from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Pass
 from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 
@@ -145,9 +146,8 @@ def test_scores_outside_of_a_window_are_masked(dev: Device, small: Device, kind:
         q, k = normal(heads, queries, dim), normal(heads, keys, dim, seed=1)
         specs = [plan.input(name, array.reshape(-1, dim)) for name, array in (("q", q), ("k", k))]
         finish, out = Finish(scale=0.5, causal=3, window=window), plan.scratch("out", heads * queries, keys)
-        options: dict[str, Any] = {"product": product, "strategy": strategy, "finish": finish}
-        options |= {"kernels": device.kernels, "scratch": plan.scratch}
-        plan.builder.draw(*matmul("scores", "scores", *specs, out, **options))
+        options: dict[str, Any] = {"product": product, "strategy": strategy, "finish": finish, "scratch": plan.scratch}
+        plan.builder.draw(*matmul(Pass("scores", device.kernels), *specs, out, **options))
         wanted = 0.5 * q.astype(np.float64) @ k.swapaxes(1, 2)
         for head, query, key in np.ndindex(*wanted.shape):
             if not 0 <= 3 + query - key < window:

@@ -16,7 +16,7 @@ from tiers import tiered
 from glinfer.errors import InputError, PlanError
 from glinfer.kernels.flat.movement import concat, repack, strided_copy
 from glinfer.kernels.flat.strided import Axis
-from glinfer.kernels.spec import DrawSpec, TensorSpec
+from glinfer.kernels.spec import DrawSpec, Pass, TensorSpec
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
 from qa.kernels.cases.movement import elements
@@ -114,7 +114,7 @@ def test_a_plan_slices_at_a_run_value(dev: Device, rng: np.random.Generator) -> 
 
     def build(source: TensorSpec, out: TensorSpec, col: int = 0) -> DrawSpec:
         axes = [Axis(4, 1, 0), Axis(13, 0, 1)]
-        return strided_copy("s", "s", source, out, axes, row_offset="row", col_offset=col, kernels=dev.kernels)
+        return strided_copy(Pass("s", dev.kernels), source, out, axes, row_offset="row", col_offset=col)
 
     for row, col in ((0, 0), (3, 5), (5, 8)):
         found, expected = drawn(dev, partial(build, col=col), {"x": x}, (4, 13), values={"row": row})
@@ -126,13 +126,13 @@ def test_a_plan_slices_at_a_run_value(dev: Device, rng: np.random.Generator) -> 
 
 @pytest.mark.slow
 def test_draws_agree_with_their_oracles(dev: Device, rng: np.random.Generator) -> None:
-    arrays, options = {name: elements(rng, "float32", 6, 5) for name in "xy"}, {"kernels": dev.kernels}
+    arrays, draw = {name: elements(rng, "float32", 6, 5) for name in "xy"}, Pass("d", dev.kernels)
     axes = [Axis(2, 0, 0), Axis(3, 2, 0), Axis(5, 0, 1)]
     for build, count, out in (
-        (lambda a, out: strided_copy("d", "d", a, out, axes, **options), 1, (6, 5)),
-        (lambda a, out: repack("d", "d", a, out, **options), 1, (5, 6)),
-        (lambda a, b, out: concat("d", "d", [a, b], out, **options), 2, (6, 10)),
-        (lambda a, b, out: concat("d", "d", [a, b], out, groups=2, **options), 2, (12, 5)),
+        (lambda a, out: strided_copy(draw, a, out, axes), 1, (6, 5)),
+        (lambda a, out: repack(draw, a, out), 1, (5, 6)),
+        (lambda a, b, out: concat(draw, [a, b], out), 2, (6, 10)),
+        (lambda a, b, out: concat(draw, [a, b], out, groups=2), 2, (12, 5)),
     ):
         found, expected = drawn(dev, build, dict([*arrays.items()][:count]), out)
         assert found.shape == out
@@ -140,7 +140,7 @@ def test_draws_agree_with_their_oracles(dev: Device, rng: np.random.Generator) -
 
 
 def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
-    floats, rows, options = np.zeros((2, 4), np.float32), Axis(6, 1, 0), {"kernels": dev.kernels}
+    floats, rows, draw = np.zeros((2, 4), np.float32), Axis(6, 1, 0), Pass("d", dev.kernels)
     axes = [Axis(2, 1, 0), Axis(4, 0, 1)]
     for message, x, out, axes_of in (
         (r"axes of sizes \[6, 8\] do not end in 7 columns", (6, 8), (6, 7), [rows, Axis(8, 0, 1)]),
@@ -149,10 +149,10 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
     ):
         plan = FlatPlan(dev.context)
         x, y = plan.scratch("x", *x), plan.scratch("y", *out)
-        plan.refuses(partial(strided_copy, "copy", "copy", x, y, axes_of, **options), rf"\A{message}\Z")
-    copied = lambda x, out: strided_copy("d", "d", x, out, axes, **options)  # noqa: E731
-    repacked = lambda x, out: repack("d", "d", x, out, **options)  # noqa: E731
-    joined = lambda x, y, out: concat("d", "d", [x, y], out, **options)  # noqa: E731
+        plan.refuses(partial(strided_copy, draw._replace(name="copy"), x, y, axes_of), rf"\A{message}\Z")
+    copied = lambda x, out: strided_copy(draw, x, out, axes)  # noqa: E731
+    repacked = lambda x, out: repack(draw, x, out)  # noqa: E731
+    joined = lambda x, y, out: concat(draw, [x, y], out)  # noqa: E731
     whole, formats = floats.astype(np.int32), "expected one format"
     for message, build, arrays, out, form in (
         (f"d: x has format rgba32f and out rgba32i; {formats}", copied, [floats], (2, 4), "rgba32i"),

@@ -15,6 +15,7 @@ from glinfer.gl.context import Device as Context
 from glinfer.kernels.flat.normalize import NORMS, Norm, normalized
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.rounded import rounded_rows
+from glinfer.kernels.spec import Pass
 from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels.cases.normalization import layer_norm, rms_norm
@@ -123,7 +124,7 @@ def test_rounded_norms_in_a_plan(device: Context) -> None:
     weight = plan.input("weight", normal(2, 1, 131))
     norm = Norm("rms", weight=weight, eps=1e-3, rounded=True)
     out = plan.scratch("out", 9, 131)
-    draws = normalized("draw", "draw", plan.input("x", x), out, norm, scratch=plan.scratch, kernels=KernelOptions())
+    draws = normalized(Pass("draw", KernelOptions()), plan.input("x", x), out, norm, scratch=plan.scratch)
     plan.builder.draw(*draws)
     found, near = rounded_rows(rms_norm(x, eps=1e-3) * plan.arrays["weight"])
     assert not near.any()
@@ -142,7 +143,7 @@ def test_norms_in_a_plan(device: Context, name: str, cols: int, lookup: bool) ->
     added = plan.scratch("added", 9, cols) if name == "rms" else None
     norm = Norm(name, weight=weight, bias=bias, eps=1e-3, offset=0.5, residual=residual, added=added)
     out = plan.scratch("out", 9, cols)
-    plan.builder.draw(*normalized("norm", "norm", x, out, norm, scratch=plan.scratch, kernels=kernels))
+    plan.builder.draw(*normalized(Pass("norm", kernels), x, out, norm, scratch=plan.scratch))
     errors = plan.errors()
     assert list(errors) == ["norm.stats", "norm"]
     assert max(errors.values()) < 1e-6, errors
@@ -161,8 +162,7 @@ def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
         out, z = plan.scratch("out", 6, 8), plan.scratch("z", 6, 8)
 
         def make(norm: Any = wrong, given: Any = (x, y, z), plan: Any = plan, out: Any = out) -> Any:
-            options = {"scratch": plan.scratch, "kernels": KernelOptions()}
-            stats, last = normalized("n", "n", given[0], out, norm(*given), **options)
+            stats, last = normalized(Pass("n", KernelOptions()), given[0], out, norm(*given), scratch=plan.scratch)
             plan.builder.draw(stats)
             return last
 

@@ -15,6 +15,7 @@ from tiers import tiered
 from glinfer.errors import InputError
 from glinfer.kernels.flat.rotate import rotate
 from glinfer.kernels.rotary import rope_frequencies
+from glinfer.kernels.spec import Pass
 from glinfer.tensors.device import Device
 from qa.kernels.cases.case import normal
 from qa.kernels.cases.position import expected
@@ -202,8 +203,8 @@ def test_positions_that_do_not_fit(dev: Device) -> None:
 def test_a_draw_agrees_with_its_oracle(dev: Device, dim: int, rotary: int, interleaved: bool) -> None:
     x, table = normal(np.random.default_rng(8), 6, 3 * dim), rope_table(50, rotary)[0]
     for at in (0, 44):
-        options: dict[str, Any] = {"heads": 3, "interleaved": interleaved, "position": at, "kernels": dev.kernels}
-        build = lambda x, table, out, given=options: rotate("r", "r", x, table, out, **given)  # noqa: E731
+        options: dict[str, Any] = {"heads": 3, "interleaved": interleaved, "position": at}
+        build = lambda x, table, out, given=options: rotate(Pass("r", dev.kernels), x, table, out, **given)  # noqa: E731
         found, wanted = drawn(dev, build, {"x": x, "table": table}, x.shape)
         assert np.abs(found - wanted).max() < 1e-6
         turned = expected(x.reshape(6, 3, dim).swapaxes(0, 1), at + np.arange(6), rotary, interleaved=interleaved)
@@ -219,5 +220,5 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
     ):
         plan = FlatPlan(dev.context)
         given = (plan.flat("input", "rgba32f", name, *size) for name, size in (("x", x), ("table", table)))
-        turned = partial(rotate, "d", "d", *given, plan.scratch("y", *x), kernels=dev.kernels, **options)
+        turned = partial(rotate, Pass("d", dev.kernels), *given, plan.scratch("y", *x), **options)
         plan.refuses(turned, f"draw d: {message}")

@@ -15,6 +15,7 @@ from glinfer.errors import InputError, PlanError
 from glinfer.gl.context import Device as Context
 from glinfer.kernels.flat.stats import STATS, summarize
 from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Pass
 from glinfer.tensors.device import Device
 from qa.kernels.cases.sorting import expected
 
@@ -133,8 +134,8 @@ def test_statistics_and_their_merging(device: Context, stat: str, lookup: bool) 
     """9 rows of 1053 columns: 264 texels, in 5 parts for many readers, which a draw merges into 1."""
     plan = FlatPlan(device)
     x = plan.input("x", normal(1, 9, 1053, offset=3.0))
-    options = {"scratch": plan.scratch, "kernels": KernelOptions(lookup_texture=lookup)}
-    plan.builder.draw(*summarize("s", "s", x, stat=stat, readers=1 << 20, **options)[1])
+    draw = Pass("s", KernelOptions(lookup_texture=lookup))
+    plan.builder.draw(*summarize(draw, x, stat=stat, readers=1 << 20, scratch=plan.scratch)[1])
     errors = plan.errors()
     assert list(errors) == ["s.stats", "s.stats.1"]
     assert max(errors.values()) < 1e-6, errors
@@ -143,10 +144,10 @@ def test_statistics_and_their_merging(device: Context, stat: str, lookup: bool) 
 def test_draws_that_do_not_fit_are_refused(device: Context) -> None:
     plan = FlatPlan(device)
     x = plan.input("x", normal(1, 6, 8))
-    options: dict[str, Any] = {"readers": 1, "scratch": plan.scratch, "kernels": KernelOptions()}
+    given, options = Pass("s", KernelOptions()), {"readers": 1, "scratch": plan.scratch}
     with pytest.raises(PlanError, match=r"^draw s: there are no statistics 'mode'; known: sum, squares, moments, .*"):
-        summarize("s", "s", x, stat="mode", **options)
-    _, (draw,) = summarize("s", "s", x, stat="sum", **options)
+        summarize(given, x, stat="mode", **options)
+    _, (draw,) = summarize(given, x, stat="sum", **options)
     wider = dataclasses.replace(draw, outputs=(plan.scratch("y", 6, 8).name,))
     plan.refuses(lambda: wider, r"output is \[6, 8\]; expected \[6, 4\]")
 

@@ -8,18 +8,15 @@ import numpy as np
 
 from glinfer.families.layer import Experts
 from glinfer.kernels.flat.draws import flat_draw, same_shape
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import activate, activation_number
 from glinfer.kernels.routing import gate_defines, gated
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, op
 
 
-def activation(
-    name: str, kind: str, x: TensorSpec, out: TensorSpec, *, activation: str, kernels: KernelOptions
-) -> DrawSpec:
+def activation(draw: Pass, x: TensorSpec, out: TensorSpec, *, activation: str) -> DrawSpec:
     """``out = activation(x)``, element by element; x and out [R, C], computed in float32."""
-    defines = [("ACTIVATION", activation_number(name, activation))]
-    return flat_draw(name, kind, "activation", {"x": x}, [out], kernels=kernels, defines=defines)
+    defines = [("ACTIVATION", activation_number(draw.name, activation))]
+    return flat_draw(draw, "activation", {"x": x}, [out], defines=defines)
 
 
 @op("activation", ("x",), (), same_shape)
@@ -28,19 +25,9 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return np.asarray(activate(x[: size[0]], int(params["ACTIVATION"])))
 
 
-def xielu(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    positive: TensorSpec,
-    negative: TensorSpec,
-    out: TensorSpec,
-    *,
-    kernels: KernelOptions,
-) -> DrawSpec:
+def xielu(draw: Pass, x: TensorSpec, positive: TensorSpec, negative: TensorSpec, out: TensorSpec) -> DrawSpec:
     """``out = xIELU(x)``, x and out [R, C]; positive and negative [1, 1] are learned numbers, see :func:`xielu_of`."""
-    inputs = {"x": x, "positive": positive, "negative": negative}
-    return flat_draw(name, kind, "xielu", inputs, [out], kernels=kernels)
+    return flat_draw(draw, "xielu", {"x": x, "positive": positive, "negative": negative}, [out])
 
 
 def xielu_of(x: Array, positive: float, negative: float) -> Array:
@@ -66,8 +53,7 @@ def _oracle_xielu(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
 
 
 def gate(
-    name: str,
-    kind: str,
+    draw: Pass,
     x: TensorSpec,
     out: TensorSpec,
     *,
@@ -75,7 +61,6 @@ def gate(
     activation: str,
     gate_first: bool = True,
     experts: Experts | None = None,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out = activation(gate) * up`` [R, N], computed in float32.
 
@@ -84,12 +69,12 @@ def gate(
     :class:`glinfer.families.layer.Experts`.
     """
     defines = [
-        ("ACTIVATION", activation_number(name, activation)),
+        ("ACTIVATION", activation_number(draw.name, activation)),
         ("PACKED", int(up is None)),
         ("GATE_FIRST", int(gate_first)),
         *gate_defines(experts),
     ]
-    return flat_draw(name, kind, "gate", {"x": x, "up": up}, [out], kernels=kernels, defines=defines)
+    return flat_draw(draw, "gate", {"x": x, "up": up}, [out], defines=defines)
 
 
 def _check_gate(shapes: Shapes, params: Params) -> None:

@@ -7,20 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 
 from glinfer.kernels.flat.draws import flat_draw
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, op
 
 
 def causal_conv(
-    name: str,
-    kind: str,
+    draw: Pass,
     x: TensorSpec,
     taps: TensorSpec,
     out: TensorSpec,
     *,
     bias: TensorSpec | None = None,
     sequence: int | None = None,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = bias + Σ over k of taps[k] * x[r - length + 1 + k]``, with zeros before a sequence's first row.
 
@@ -34,7 +31,7 @@ def causal_conv(
     """
     inputs = {"x": x, "taps": taps, "bias": bias}
     defines = [("LENGTH", taps.shape[0]), ("BIASED", int(bias is not None)), ("SEQUENCE", sequence or x.shape[0])]
-    return flat_draw(name, kind, "causal_conv", inputs, [out], kernels=kernels, defines=defines)
+    return flat_draw(draw, "causal_conv", inputs, [out], defines=defines)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

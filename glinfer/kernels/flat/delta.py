@@ -8,8 +8,7 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.kernels.flat.draws import flat_draw
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, op
 
 DELTA_EPS = 1e-6
 """Added to the sum of squares before queries and keys are divided by its root, as in training."""
@@ -18,8 +17,7 @@ MAX_KEY_ELEMENTS = 256
 
 
 def delta_rule(
-    name: str,
-    kind: str,
+    draw: Pass,
     q: TensorSpec,
     k: TensorSpec,
     v: TensorSpec,
@@ -32,7 +30,6 @@ def delta_rule(
     norm_eps: float | None = None,
     in_turn: bool = False,
     scan: bool = False,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[t] = scale · Sᵀ q[t]`` for each head, where ``S = exp(g) · S``, then ``S += k ⊗ beta · (v - Sᵀ k)``.
 
@@ -54,7 +51,7 @@ def delta_rule(
         PlanError: a tensor has another layout, or keys have more than :data:`MAX_KEY_ELEMENTS` elements.
     """
     if k.shape[1] > MAX_KEY_ELEMENTS:
-        raise PlanError(f"draw {name}: keys of {k.shape[1]} elements; expected at most {MAX_KEY_ELEMENTS}")
+        raise PlanError(f"draw {draw.name}: keys of {k.shape[1]} elements; expected at most {MAX_KEY_ELEMENTS}")
     rows, heads = beta.shape
     inputs = {"q": q, "k": k, "v": v, "g": g, "beta": beta}
     defines = [
@@ -67,27 +64,22 @@ def delta_rule(
         ("EPS", float(norm_eps or 0.0)),
         *given(SCAN=scan),
     ]
-    return flat_draw(name, kind, "delta_rule", inputs, [out], kernels=kernels, defines=defines)
+    return flat_draw(draw, "delta_rule", inputs, [out], defines=defines)
 
 
-def sigmoid(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
+def sigmoid(draw: Pass, x: TensorSpec, out: TensorSpec) -> DrawSpec:
     """``out = 1 / (1 + exp(-x))``, element by element; x and out [R, C]."""
-    return flat_draw(name, kind, "squash", {"x": x}, [out], kernels=kernels, defines=[("DECAY", 0)])
+    return flat_draw(draw, "squash", {"x": x}, [out], defines=[("DECAY", 0)])
 
 
-def log_decay(
-    name: str, kind: str, x: TensorSpec, rate: TensorSpec, shift: TensorSpec, out: TensorSpec, *, kernels: KernelOptions
-) -> DrawSpec:
+def log_decay(draw: Pass, x: TensorSpec, rate: TensorSpec, shift: TensorSpec, out: TensorSpec) -> DrawSpec:
     """``out = -exp(rate) * log(1 + exp(x + shift))``, logarithms of decays; x and out [R, C], the others [1, C]."""
-    inputs = {"x": x, "rate": rate, "shift": shift}
-    return flat_draw(name, kind, "squash", inputs, [out], kernels=kernels, defines=[("DECAY", 1)])
+    return flat_draw(draw, "squash", {"x": x, "rate": rate, "shift": shift}, [out], defines=[("DECAY", 1)])
 
 
-def softplus(
-    name: str, kind: str, x: TensorSpec, shift: TensorSpec, out: TensorSpec, *, kernels: KernelOptions
-) -> DrawSpec:
+def softplus(draw: Pass, x: TensorSpec, shift: TensorSpec, out: TensorSpec) -> DrawSpec:
     """``out = log(1 + exp(x + shift))``, the steps of a scan; x and out [R, C], shift [1, C]."""
-    return flat_draw(name, kind, "squash", {"x": x, "shift": shift}, [out], kernels=kernels, defines=[("DECAY", 2)])
+    return flat_draw(draw, "squash", {"x": x, "shift": shift}, [out], defines=[("DECAY", 2)])
 
 
 def _check_squash(shapes: Shapes, params: Params) -> None:

@@ -1,7 +1,7 @@
 """The base draw of all ops over tensors of any shape; their layout is :mod:`glinfer.gl.layouts.flat`.
 
-Every builder takes the draw's ``name``, its ``kind`` (a group in tables) and the renderer's ``kernels``. It raises
-PlanError if a tensor is not in the flat layout, or for the name of an activation or operation that does not exist.
+Every builder takes a :class:`glinfer.kernels.spec.Pass`. It raises PlanError if a tensor is not in the flat layout, or
+for the name of an activation or operation that does not exist.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from typing import Any
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import FlatLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import DrawSpec, Params, Shapes, TensorSpec
+from glinfer.kernels.spec import DrawSpec, Params, Pass, Shapes, TensorSpec
 
 Define = tuple[str, int | float]
 Uniform = tuple[str, int | float | str]
@@ -35,13 +34,11 @@ def same_shape(shapes: Shapes, params: Params) -> None:
 
 
 def flat_draw(
-    name: str,
-    kind: str,
+    draw: Pass,
     op: str,
     inputs: Mapping[str, TensorSpec | None],
     outputs: Sequence[TensorSpec],
     *,
-    kernels: KernelOptions,
     rows: Extent | None = None,
     defines: Sequence[Define] = (),
     uniforms: Sequence[Uniform] = (),
@@ -56,17 +53,17 @@ def flat_draw(
     places: list[Define] = []
     given = {sampler: tensor for sampler, tensor in inputs.items() if tensor is not None}
     for sampler, tensor in given.items():
-        places += flat_layout(name, tensor).defines(sampler.upper())
+        places += flat_layout(draw.name, tensor).defines(sampler.upper())
     rows_out, cols_out = outputs[0].shape
-    places += [*flat_layout(name, outputs[0]).defines("OUT"), ("OUT_COLS", cols_out)]
+    places += [*flat_layout(draw.name, outputs[0]).defines("OUT"), ("OUT_COLS", cols_out)]
     return DrawSpec(
-        name,
-        kind,
+        draw.name,
+        draw.group,
         op,
         inputs=tuple((sampler, tensor.name) for sampler, tensor in given.items()),
         outputs=tuple(output.name for output in outputs),
         size=(rows_out if rows is None else rows, cols_out),
-        defines=(*places, ("LOOKUP_TEXTURE", int(kernels.lookup_texture)), *defines),
+        defines=(*places, ("LOOKUP_TEXTURE", int(draw.kernels.lookup_texture)), *defines),
         uniforms=tuple((uniform, value) for uniform, value in uniforms if not isinstance(value, str)),
         per_run=tuple((uniform, value) for uniform, value in uniforms if isinstance(value, str)),
         **settings,

@@ -10,8 +10,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.kernels.flat.draws import Define, flat_draw, same_shape
 from glinfer.kernels.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, op
 
 OPERATIONS = {"add": 0, "subtract": 1, "multiply": 2, "divide": 3}
 """The operations on two tensors, and their numbers in shaders/arithmetic.frag."""
@@ -39,15 +38,13 @@ def broadcast_axes(x: Sequence[int], y: Sequence[int]) -> list[Axis]:
 
 
 def arithmetic(
-    name: str,
-    kind: str,
+    draw: Pass,
     x: TensorSpec,
     y: TensorSpec,
     out: TensorSpec,
     *,
     operation: str,
     axes: Sequence[Axis] | None = None,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out = x + y``, ``x - y``, ``x * y`` or ``x / y``, with broadcasting.
 
@@ -58,14 +55,14 @@ def arithmetic(
         axes: walk of out's rows over those of x and y, see :func:`broadcast_axes`; by default that of matrices.
     """
     if operation not in OPERATIONS:
-        raise PlanError(f"draw {name}: operation {operation!r}; known: {', '.join(OPERATIONS)}")
+        raise PlanError(f"draw {draw.name}: operation {operation!r}; known: {', '.join(OPERATIONS)}")
     axes = broadcast_axes(x.shape, y.shape) if axes is None else collapsed(axes)
     defines: list[Define] = [("OPERATION", OPERATIONS[operation]), *walk_defines(axes)]
     for letter, operand, steps in (("X", x, [axis.first for axis in axes]), ("Y", y, [axis.second for axis in axes])):
         row_by_row = collapsed(Axis(axis.size, step, 0) for axis, step in zip(axes, steps, strict=True))
         in_place = operand.shape == out.shape and row_by_row == collapsed([Axis(out.shape[0], 1, 0)])
         defines += [(f"{letter}_DIRECT", int(in_place)), (f"{letter}_ACROSS", int(operand.shape[1] == out.shape[1]))]
-    return flat_draw(name, kind, "arithmetic", {"x": x, "y": y}, [out], kernels=kernels, defines=defines)
+    return flat_draw(draw, "arithmetic", {"x": x, "y": y}, [out], defines=defines)
 
 
 def _check_arithmetic(shapes: Shapes, params: Params) -> None:
@@ -87,9 +84,9 @@ def _oracle_arithmetic(inputs: Mapping[str, Array], params: Params, size: tuple[
         return np.broadcast_to(function(x[of_x], y[of_y]), size)
 
 
-def scale(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, factor: float, kernels: KernelOptions) -> DrawSpec:
+def scale(draw: Pass, x: TensorSpec, out: TensorSpec, *, factor: float) -> DrawSpec:
     """``out = factor * x``; factor is a finite number, x and out [R, C]."""
-    return flat_draw(name, kind, "scale", {"x": x}, [out], kernels=kernels, uniforms=[("factor", float(factor))])
+    return flat_draw(draw, "scale", {"x": x}, [out], uniforms=[("factor", float(factor))])
 
 
 @op("scale", ("x",), (), same_shape)

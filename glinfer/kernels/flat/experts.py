@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from glinfer.families.layer import Experts
 from glinfer.kernels.flat.draws import flat_draw
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.routing import route_defines, routed
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, op
 
 
 def expert_weight(
-    name: str,
-    kind: str,
-    logits: TensorSpec,
-    out: TensorSpec,
-    experts: Experts,
-    *,
-    expert: int,
-    kernels: KernelOptions,
-    bias: TensorSpec | None = None,
+    draw: Pass, logits: TensorSpec, out: TensorSpec, experts: Experts, *, expert: int, bias: TensorSpec | None = None
 ) -> DrawSpec:
     """The weight of an expert in each row, out [rows, 1]; 0 if the row does not choose it.
 
     logits [rows, experts], bias [1, experts]; experts are chosen as in :func:`glinfer.kernels.fused.experts.route`.
     """
     inputs, defines = {"logits": logits, "bias": bias}, route_defines(experts)
-    how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": [("expert", expert)]}
-    return flat_draw(name, kind, "expert_weight", inputs, [out], **how)
+    return flat_draw(draw, "expert_weight", inputs, [out], defines=defines, uniforms=[("expert", expert)])
 
 
 def _check(shapes: Shapes, params: Params) -> None:

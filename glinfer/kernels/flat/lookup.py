@@ -10,15 +10,13 @@ import numpy as np
 from glinfer.errors import InputError, PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.kernels.flat.draws import Define, flat_draw
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, looked_up, op
 from glinfer.quant.formats import BY_NUMBER, block_format
 from glinfer.quant.ggml import table_of
 
 
 def lookup(
-    name: str,
-    kind: str,
+    draw: Pass,
     ids: TensorSpec,
     weight: TensorSpec,
     out: TensorSpec,
@@ -26,7 +24,6 @@ def lookup(
     table_format: str | None,
     inputs: int,
     images: TensorSpec | None = None,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = weight[ids[r]]``; zeros for an id outside the table, such as one below 0.
 
@@ -41,18 +38,17 @@ def lookup(
     """
     whole = table_format is None and weight.format == "rgba32i"
     defines = [
-        *table_defines(name, table_format, inputs, kernels),
+        *table_defines(draw, table_format, inputs),
         ("WHOLE", int(whole)),
         ("WEIGHT_ROWS", weight.shape[0]),
         ("IDS_COLS", ids.shape[1]),
     ]
     tensors = {"ids": ids, "weight": weight, "images": images}
-    return flat_draw(name, kind, "lookup", tensors, [out], kernels=kernels, defines=defines)
+    return flat_draw(draw, "lookup", tensors, [out], defines=defines)
 
 
 def position_add(
-    name: str,
-    kind: str,
+    draw: Pass,
     x: TensorSpec,
     table: TensorSpec,
     out: TensorSpec,
@@ -60,7 +56,6 @@ def position_add(
     length: int,
     offset: int | str,
     padded: bool = False,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[b · length + s] = x[b · length + s] + table[offset + s]``: learned positions (Vaswani et al. 2017).
 
@@ -69,11 +64,11 @@ def position_add(
     last one.
     """
     defines = [("LENGTH", length), ("TABLE_ROWS", table.shape[0]), ("PADDED", int(padded))]
-    how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": [("offset", offset)]}
-    return flat_draw(name, kind, "position_add", {"x": x, "table": table}, [out], **how)
+    inputs: dict[str, TensorSpec | None] = {"x": x, "table": table}
+    return flat_draw(draw, "position_add", inputs, [out], defines=defines, uniforms=[("offset", offset)])
 
 
-def table_defines(draw: str, table_format: str | None, inputs: int, kernels: KernelOptions) -> list[Define]:
+def table_defines(draw: Pass, table_format: str | None, inputs: int) -> list[Define]:
     """The defines for a table of rows of ``inputs`` weights, packed as ``table_format``; None for floats.
 
     Raises:
@@ -84,12 +79,12 @@ def table_defines(draw: str, table_format: str | None, inputs: int, kernels: Ker
     try:
         form = block_format(table_format)
     except InputError as error:
-        raise PlanError(f"draw {draw}: {error}") from None
+        raise PlanError(f"draw {draw.name}: {error}") from None
     if form.weights and inputs % form.weights:
         raise PlanError(
-            f"draw {draw}: a row of {inputs} weights is not a whole number of {form.name} blocks of {form.weights}"
+            f"draw {draw.name}: a row of {inputs} weights is not a whole number of {form.name} blocks of {form.weights}"
         )
-    return [*form.defines(inputs), ("MANTISSA", int(kernels.mantissa))]
+    return [*form.defines(inputs), ("MANTISSA", int(draw.kernels.mantissa))]
 
 
 def _check_lookup(shapes: Shapes, params: Params) -> None:

@@ -10,7 +10,6 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
 from glinfer.kernels.flat.product import PLAIN, Finish, Product, Strategy
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import activate, activation_number, soft_cap
 from glinfer.kernels.spec import (
@@ -18,6 +17,7 @@ from glinfer.kernels.spec import (
     DrawSpec,
     Op,
     Params,
+    Pass,
     Shapes,
     TensorSpec,
     float64,
@@ -30,8 +30,7 @@ from glinfer.quant.ggml import table_of
 
 
 def matmul(
-    name: str,
-    kind: str,
+    draw: Pass,
     x: TensorSpec,
     weight: TensorSpec,
     out: TensorSpec,
@@ -39,7 +38,6 @@ def matmul(
     product: Product,
     strategy: Strategy,
     finish: Finish = PLAIN,
-    kernels: KernelOptions,
     scratch: Scratch,
 ) -> list[DrawSpec]:
     """The one or two draws of ``out = finish(x · weight)``.
@@ -52,7 +50,7 @@ def matmul(
     Raises:
         PlanError: the strategy cannot compute this product, or a tensor has another layout.
     """
-    activation_number(name, finish.activation)
+    name, kernels, _ = draw.name, draw.kernels, activation_number(draw.name, finish.activation)
     m, targets, parts = product.m, strategy.targets, strategy.parts_of(product.units)
     matvec, rows = strategy.name == "matvec", product.count * product.m
     if matvec and (rows > 1 or not kernels.quad or (parts > 1 and not product.transposed)):
@@ -80,15 +78,15 @@ def matmul(
         blending = {"instances": parts, "adds": True, "clears": "all", "vertex": "common/parts.vert"}
     defines += given(BLENDED=blended)
     inputs = {"x": x, "weight": weight, **here.inputs()}
-    how: dict[str, Any] = {"kernels": kernels, "defines": defines, "uniforms": here.uniforms(), **blending}
-    draw = flat_draw(name, kind, "matvec" if matvec else "matmul", inputs, outputs, **how)
+    op, how = "matvec" if matvec else "matmul", {"defines": defines, "uniforms": here.uniforms(), **blending}
+    product_draw = flat_draw(draw, op, inputs, outputs, **how)
     if outputs == [out]:
-        return [draw]
+        return [product_draw]
     # Joins the rows of targets, or adds up parts, and finishes the sums.
     inputs = {**{f"x{i}": source for i, source in enumerate(outputs)}, **finish.inputs()}
     defines = [*_shares(product, targets, parts if stacked else 1), *finish.defines()]
-    how = {"kernels": kernels, "defines": defines, "uniforms": finish.uniforms()}
-    return [draw, flat_draw(f"{name}.finish", kind, "finish", inputs, [out], **how)]
+    last = draw._replace(name=f"{name}.finish", kind=draw.group)
+    return [product_draw, flat_draw(last, "finish", inputs, [out], defines=defines, uniforms=finish.uniforms())]
 
 
 def _shares(product: Product, targets: int, parts: int) -> list[Define]:

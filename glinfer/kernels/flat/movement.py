@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
 
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES
 from glinfer.gl.layouts.matrix import FORMATS, Extent
-from glinfer.kernels.flat.draws import Define, flat_draw
+from glinfer.kernels.flat.draws import Define, Uniform, flat_draw
 from glinfer.kernels.flat.strided import MAX_AXES, Axis, axes_in, bounds, collapsed, walk, walk_defines
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, given, op
 
 MAX_RUNS = 2
 MAX_PARTS = 8
@@ -63,15 +61,7 @@ def _fetches(by_row: Sequence[Axis], by_col: Sequence[Axis], col_offset: int) ->
 
 
 def strided_copy(
-    name: str,
-    kind: str,
-    x: TensorSpec,
-    out: TensorSpec,
-    axes: Sequence[Axis],
-    *,
-    row_offset: Extent = 0,
-    col_offset: int = 0,
-    kernels: KernelOptions,
+    draw: Pass, x: TensorSpec, out: TensorSpec, axes: Sequence[Axis], *, row_offset: Extent = 0, col_offset: int = 0
 ) -> DrawSpec:
     """``out[i0, i1, …] = x[row_offset + Σ i · row stride, col_offset + Σ i · column stride]``.
 
@@ -86,14 +76,16 @@ def strided_copy(
     """
     by_row, by_col = strided_axes(axes, out.shape[1])
     if prod(axis.size for axis in by_row) != out.shape[0]:
-        raise PlanError(f"draw {name}: {out.name} is {list(out.shape)}; its axes have {[axis.size for axis in axes]}")
-    defines = [*_kind_of_elements(name, x, out, converts=True), *walk_defines(by_row)]
+        raise PlanError(
+            f"draw {draw.name}: {out.name} is {list(out.shape)}; its axes have {[axis.size for axis in axes]}"
+        )
+    defines = [*_kind_of_elements(draw.name, x, out, converts=True), *walk_defines(by_row)]
     run = by_col[-1]
     defines += [("RUN_A", run.first), ("RUN_B", run.second), ("FETCHES", _fetches(by_row, by_col, col_offset))]
     if len(by_col) > 1:
         defines += [("RUN_SIZE", run.size), ("RUNS_A", by_col[0].first), ("RUNS_B", by_col[0].second)]
-    how: dict[str, Any] = {"uniforms": [("row_offset", row_offset), ("col_offset", col_offset)], "kernels": kernels}
-    return flat_draw(name, kind, "strided_copy", {"x": x}, [out], defines=defines, **how)
+    offsets: list[Uniform] = [("row_offset", row_offset), ("col_offset", col_offset)]
+    return flat_draw(draw, "strided_copy", {"x": x}, [out], defines=defines, uniforms=offsets)
 
 
 def _runs_in(params: Params, cols: int) -> list[Axis]:
@@ -136,7 +128,7 @@ def _oracle_strided_copy(inputs: Mapping[str, Array], params: Params, size: tupl
     return found.astype(np.float64) if params.get("TO_FLOAT") else found
 
 
-def repack(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
+def repack(draw: Pass, x: TensorSpec, out: TensorSpec) -> DrawSpec:
     """``out = x.reshape(out.shape)``, of one format.
 
     If a row of x is a whole number of rows of out, a strided copy is used, which is faster.
@@ -147,9 +139,9 @@ def repack(name: str, kind: str, x: TensorSpec, out: TensorSpec, *, kernels: Ker
     per_row, rest = divmod(x.shape[1], out.shape[1])
     if not rest and x.shape[0] * per_row == out.shape[0]:
         axes = [Axis(x.shape[0], 1, 0), Axis(per_row, 0, out.shape[1]), Axis(out.shape[1], 0, 1)]
-        return strided_copy(name, kind, x, out, axes, kernels=kernels)
-    defines = [*_kind_of_elements(name, x, out, converts=False), ("X_COLS", x.shape[1])]
-    return flat_draw(name, kind, "repack", {"x": x}, [out], kernels=kernels, defines=defines)
+        return strided_copy(draw, x, out, axes)
+    defines = [*_kind_of_elements(draw.name, x, out, converts=False), ("X_COLS", x.shape[1])]
+    return flat_draw(draw, "repack", {"x": x}, [out], defines=defines)
 
 
 def _check_repack(shapes: Shapes, params: Params) -> None:
@@ -163,15 +155,7 @@ def _oracle_repack(inputs: Mapping[str, Array], params: Params, size: tuple[int,
     return inputs["x"].reshape(-1)[: prod(size)].reshape(size)
 
 
-def concat(
-    name: str,
-    kind: str,
-    parts: Sequence[TensorSpec],
-    out: TensorSpec,
-    *,
-    groups: int | None = None,
-    kernels: KernelOptions,
-) -> DrawSpec:
+def concat(draw: Pass, parts: Sequence[TensorSpec], out: TensorSpec, *, groups: int | None = None) -> DrawSpec:
     """Concatenate 1 to :data:`MAX_PARTS` tensors of one format.
 
     Args:
@@ -183,12 +167,14 @@ def concat(
         PlanError: the parts are too many, the formats differ, or rows are not a whole number of groups.
     """
     if not 1 <= len(parts) <= MAX_PARTS:
-        raise PlanError(f"draw {name} concatenates {len(parts)} tensors; expected 1 to {MAX_PARTS}")
+        raise PlanError(f"draw {draw.name} concatenates {len(parts)} tensors; expected 1 to {MAX_PARTS}")
     defines: list[Define] = [("PARTS", len(parts))]
     for part in parts:
-        kind_of_elements = _kind_of_elements(name, part, out, converts=False)
+        kind_of_elements = _kind_of_elements(draw.name, part, out, converts=False)
         if groups is not None and part.shape[0] % groups:
-            raise PlanError(f"draw {name}: {part.name} is {list(part.shape)}; expected a multiple of {groups} rows")
+            raise PlanError(
+                f"draw {draw.name}: {part.name} is {list(part.shape)}; expected a multiple of {groups} rows"
+            )
     sizes = [part.shape[1] if groups is None else part.shape[0] // groups for part in parts]
     for number, size in enumerate(sizes):
         defines += [(f"START{number}", sum(sizes[:number])), (f"SIZE{number}", size)]
@@ -196,7 +182,7 @@ def concat(
         defines += [("ALONG_ROWS", 1), ("PERIOD", sum(sizes))]
     inputs = {f"x{number}": part for number, part in enumerate(parts)}
     defines += kind_of_elements
-    return flat_draw(name, kind, "concat", inputs, [out], kernels=kernels, defines=defines)
+    return flat_draw(draw, "concat", inputs, [out], defines=defines)
 
 
 def _check_concat(shapes: Shapes, params: Params) -> None:

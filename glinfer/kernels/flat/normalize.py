@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import texels_for
 from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
 from glinfer.kernels.flat.stats import STATS, row_values, stats_of, summarize
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, op
 
 LAYER, RMS, SOFTMAX, LOG_SOFTMAX = range(4)
 NORMS = {
@@ -59,17 +57,15 @@ class Norm:
             raise PlanError(f"norm {self.name}: eps is {self.eps} and offset {self.offset}; expected numbers, eps ≥ 0")
 
 
-def normalized(
-    name: str, kind: str, x: TensorSpec, out: TensorSpec, norm: Norm, *, scratch: Scratch, kernels: KernelOptions
-) -> list[DrawSpec]:
+def normalized(draw: Pass, x: TensorSpec, out: TensorSpec, norm: Norm, *, scratch: Scratch) -> list[DrawSpec]:
     """All draws of ``out = norm(x)``, usually two, for x and out [R, C]; see :class:`Norm`.
 
-    The last draw is called ``name``; the draws before it, and the tensors that ``scratch`` declares for the statistics,
+    The last draw is the pass itself; the draws before it, and the tensors that ``scratch`` declares for the statistics,
     are named after it.
     """
     number, stat = NORMS[norm.name]
-    options: dict[str, Any] = {"stat": stat, "readers": x.shape[0] * texels_for(x.shape[1]), "scratch": scratch}
-    stats, draws = summarize(name, kind, x, kernels=kernels, residual=norm.residual, **options)
+    readers = x.shape[0] * texels_for(x.shape[1])
+    stats, draws = summarize(draw, x, stat=stat, readers=readers, scratch=scratch, residual=norm.residual)
     defines: list[Define] = [
         ("NORM", number),
         ("STAT", STATS[stat]),
@@ -83,7 +79,7 @@ def normalized(
     ]
     inputs = {"x": x, "stats": stats, "residual": norm.residual, "weight": norm.weight, "bias": norm.bias}
     outputs = [out] if norm.added is None else [out, norm.added]
-    return [*draws, flat_draw(name, kind, "normalize", inputs, outputs, kernels=kernels, defines=defines)]
+    return [*draws, flat_draw(draw, "normalize", inputs, outputs, defines=defines)]
 
 
 def _check(shapes: Shapes, params: Params) -> None:

@@ -8,18 +8,15 @@ import numpy as np
 
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.flat.draws import Uniform, flat_draw
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, looked_up, op
 
 
 def rotate(
-    name: str,
-    kind: str,
+    draw: Pass,
     x: TensorSpec,
     table: TensorSpec,
     out: TensorSpec,
     *,
-    kernels: KernelOptions,
     heads: int = 1,
     interleaved: bool = False,
     sequence: int | None = None,
@@ -53,7 +50,7 @@ def rotate(
         ("POSITIONS", int(positions is not None)),
         ("WHOLE", int(dim % 4 == 0 and rotary % (4 if interleaved else 8) == 0)),
     ]
-    return flat_draw(name, kind, "rotate", inputs, [out], kernels=kernels, defines=defines, uniforms=uniforms)
+    return flat_draw(draw, "rotate", inputs, [out], defines=defines, uniforms=uniforms)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.flat import LANES, texels_for
 from glinfer.kernels.flat.draws import Define, Scratch, flat_draw
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, op
 
 STATS = {"sum": 0, "squares": 1, "moments": 2, "largest": 3, "exponents": 4}
 """The statistics, and their numbers in shaders/common/stats.glsl."""
@@ -32,14 +30,12 @@ _MAX_READS = 16384
 
 
 def summarize(
-    name: str,
-    kind: str,
+    draw: Pass,
     x: TensorSpec,
     *,
     stat: str,
     readers: int,
     scratch: Scratch,
-    kernels: KernelOptions,
     residual: TensorSpec | None = None,
 ) -> tuple[TensorSpec, list[DrawSpec]]:
     """The statistics of each row of x [R, C], or of x + residual, in few parts, and the draws that compute them.
@@ -51,22 +47,21 @@ def summarize(
         PlanError: there are no such statistics, or a tensor has another layout.
     """
     if stat not in STATS:
-        raise PlanError(f"draw {name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
+        raise PlanError(f"draw {draw.name}: there are no statistics {stat!r}; known: {', '.join(STATS)}")
     texels, free = texels_for(x.shape[1]), max(1, _MAX_READS // readers)
     parts = _parts(texels, free)
-    step = f"{name}.stats"
-    stats = scratch(step, x.shape[0], LANES * parts)
+    step = draw._replace(name=f"{draw.name}.stats", kind=draw.group)
+    stats = scratch(step.name, x.shape[0], LANES * parts)
     inputs = {"x": x, "residual": residual}
     defines: list[Define] = [("STAT", STATS[stat]), ("COLS", x.shape[1]), ("PART_TEXELS", -(-texels // parts))]
     defines.append(("ADDS", int(residual is not None)))
-    draws = [flat_draw(step, kind, "row_stats", inputs, [stats], kernels=kernels, defines=defines)]
+    draws = [flat_draw(step, "row_stats", inputs, [stats], defines=defines)]
     while parts > min(free, _MAX_FAN):
         fewer = -(-parts // _MAX_FAN)
-        step = f"{name}.stats.{fewer}"
-        merged = scratch(step, x.shape[0], LANES * fewer)
+        step = step._replace(name=f"{draw.name}.stats.{fewer}")
+        merged = scratch(step.name, x.shape[0], LANES * fewer)
         defines = [("STAT", STATS[stat]), ("FAN", -(-parts // fewer))]
-        options: dict[str, Any] = {"kernels": kernels, "defines": defines}
-        draws.append(flat_draw(step, kind, "merge_stats", {"stats": stats}, [merged], **options))
+        draws.append(flat_draw(step, "merge_stats", {"stats": stats}, [merged], defines=defines))
         stats, parts = merged, fewer
     return stats, draws
 

@@ -19,10 +19,9 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.rows import padded, places_in
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import soft_cap
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, op
 
 SLOT_TOKENS = BLOCK_FLOATS
 """Tokens of one slot of the scores, which holds one block a head."""
@@ -108,12 +107,11 @@ class Heads:
 
 
 def cached_scores(
-    name: str,
+    draw: Pass,
     cache: TensorSpec,
     out: TensorSpec,
     heads: Heads,
     *,
-    kernels: KernelOptions,
     rows: TensorSpec | None = None,
     queries: TensorSpec | None = None,
     stats: TensorSpec | None = None,
@@ -135,17 +133,16 @@ def cached_scores(
     inputs: Inputs = {"cache": cache, "queries": queries, "rows": rows}
     defines += given(STATS=stats)
     outputs = [out] if stats is None else [out, stats]
-    return block_draw(name, "attn.scores", op, inputs, outputs, "score_slots", defines, kernels=kernels, **how)
+    return block_draw(draw._replace(rows="score_slots"), op, inputs, outputs, defines, **how)
 
 
 def cached_values(
-    name: str,
+    draw: Pass,
     scores: TensorSpec,
     cache: TensorSpec,
     out: TensorSpec,
     heads: Heads,
     *,
-    kernels: KernelOptions,
     rows: TensorSpec | None = None,
     sinks: TensorSpec | None = None,
     stats: TensorSpec | None = None,
@@ -154,7 +151,7 @@ def cached_values(
 
     ``sinks`` [1, heads] adds a logit without a value to the softmax of each head.
 
-    With ``kernels.split_values`` an instance sums 64 tokens, and blending adds the instances. ``stats`` of
+    With the kernels' ``split_values`` an instance sums 64 tokens, and blending adds the instances. ``stats`` of
     :func:`cached_scores` then spare each instance the search for the largest of all scores.
 
     With the table ``rows`` it is computed for each row, and out is [rows, heads · head_floats]. Many rows are not
@@ -163,11 +160,11 @@ def cached_values(
     op, defines, how = _one_or_many("row_values", "cached_values", heads, rows)
     inputs: Inputs = {"scores": scores, "cache": cache, "rows": rows, "sinks": sinks, "stats": stats}
     count = 1 if rows is None else rows.shape[0]
-    split = kernels.split_values and rows is None
+    split = draw.kernels.split_values and rows is None
     defines += given(SINKS=sinks, STATS=stats, PARTS=split)
     if split:
         how |= {"instances": "score_slots", "clears": "all", "adds": True}
-    return block_draw(name, "attn.values", op, inputs, out, count, defines, kernels=kernels, **how)
+    return block_draw(draw._replace(rows=count), op, inputs, out, defines, **how)
 
 
 def _one_or_many(many: str, one: str, heads: Heads, rows: TensorSpec | None) -> tuple[str, Defines, dict[str, Any]]:

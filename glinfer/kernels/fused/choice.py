@@ -37,7 +37,7 @@ from glinfer.kernels.fused.rows import (
 from glinfer.kernels.fused.sample import NO_SCORE, best_candidates
 from glinfer.kernels.noise import gumbel_at
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, op
 
 TOP_K, TOP_P, MIN_P, CHANGES = range(4)
 FILTER_WORDS = slice(3)
@@ -83,7 +83,6 @@ def choice_draws(
     ranks: Ranks,
     picks: TensorSpec,
     *,
-    vocab: int,
     kernels: KernelOptions,
     mask: TensorSpec | None = None,
     changes: TensorSpec | None = None,
@@ -95,7 +94,7 @@ def choice_draws(
     ``rows``, the number of rows to choose for; ``row``, the first of them; and ``slot``, the slot of picks [slots, 64]
     for that row.
     """
-    layout, size = lists.best.layout, ("rows", lists.best.shape[1])
+    layout, size, vocab = lists.best.layout, ("rows", lists.best.shape[1]), logits.cols
     assert isinstance(layout, FlatLayout)
     table = [("PIECES", pieces_for(vocab)), ("TABLE_ROWS", rows.shape[0])]
     common = [*table, ("VOCAB", vocab), ("LOOKUP_TEXTURE", int(kernels.lookup_texture)), *layout.defines("OUT")]
@@ -115,11 +114,12 @@ def choice_draws(
     of_lists: Defines = [*layout.defines("LIST")]
     to_rank: Inputs = {**_named(lists, "best", "facts", "other"), "rows": rows}
     to_pick: Inputs = {**_named(lists, "drawn", "facts", "other"), **_named(ranks, *ranks._fields), "rows": rows}
-    how: dict[str, Any] = {"kernels": kernels, "per_run": (row, slot), "first": "slot"}
+    how: dict[str, Any] = {"per_run": (row, slot), "first": "slot"}
+    pick = Pass("choice.pick", kernels, "choice", "rows")
     return (
         flat("choice_list", to_list, lists, for_list, *([] if changes is None else [slot])),
         flat("choice_rank", to_rank, ranks, of_lists),
-        block_draw("choice.pick", "choice", "choice_pick", to_pick, picks, "rows", [*of_lists, *table], **how),
+        block_draw(pick, "choice_pick", to_pick, picks, [*of_lists, *table], **how),
     )
 
 

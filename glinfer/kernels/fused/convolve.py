@@ -13,42 +13,38 @@ from typing import Any
 import numpy as np
 
 from glinfer.gl.layouts.blocks import blocks_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, padded, places_in
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, op
 
 PARTS = 3
 
 
 def short_conv(
-    name: str,
+    draw: Pass,
     x: RowInterleaved,
     inputs: TensorSpec,
     taps: TensorSpec,
     out: RowInterleaved,
+    rows: TensorSpec | None = None,
     *,
     length: int,
     every: int,
-    rows: TensorSpec | None = None,
     together: bool = False,
-    slots: Extent = 1,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = C[r] * (bias + Σ over k of taps[k] * u[position - length + 1 + k])``, ``u = B * x``, out [rows, D].
 
     x [rows, 3 · padded D] = B | C | x; inputs has u of each sequence's newest tokens in a ring, and before its first
     position u is zero. With ``together`` the rows of a slot follow each other in a sequence, and inputs has only the
-    tokens before the run; otherwise also the rows' own. taps [length, D] may have one more row, the bias. With the
-    table ``rows``, of ``every`` slots a sequence, it is computed for the rows of the first ``slots`` slots; without it
-    for the token at the run value position, in the first ring.
+    tokens before the run; otherwise also the rows' own. taps [length, D] may have one more row, the bias. The table
+    ``rows`` has ``every`` slots a sequence; without it there is the token at the run value position alone, in the
+    first ring.
     """
-    read: Inputs = {"x": x, "taps": expect_table(name, taps)}
+    read: Inputs = {"x": x, "taps": expect_table(draw.name, taps)}
     if not together or length > 1:  # otherwise a row sees itself alone
         read |= {"inputs": inputs, "rows": rows}
     defines = [
-        ("RING", block_layout(name, inputs).every),
+        ("RING", block_layout(draw.name, inputs).every),
         ("EVERY", every),
         ("ALONE", int(rows is None)),
         ("TOGETHER", int(together)),
@@ -57,8 +53,7 @@ def short_conv(
         ("GATE_BLOCK", blocks_for(out.cols)),
     ]
     how: dict[str, Any] = {"cells": True} if rows is not None else {"per_run": (("position", "position"),)}
-    count = 1 if rows is None else slots
-    return block_draw(name, "conv.mixed", "short_conv", read, out, count, defines, kernels=kernels, **how)
+    return block_draw(draw, "short_conv", read, out, defines, **how)
 
 
 def _check_conv(shapes: Shapes, params: Params) -> None:

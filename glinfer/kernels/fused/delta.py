@@ -37,7 +37,7 @@ from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.rows import BASE, POSITION, padded
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, ShapeCheck, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, ShapeCheck, Shapes, TensorSpec, float64, given, op
 
 SPAN = 32
 """Tokens of a span, and the limit for the consecutive rows of one run, which thus complete at most one span."""
@@ -171,6 +171,7 @@ class DeltaRun:
     """The rows of a run, one in each slot of the activations.
 
     Attributes:
+        name: the beginning of the names of its draws, such as ``h.3.delta``.
         heads: the heads of the rule.
         kernels: the kernel options.
         rows: the table of rows; None for the one row of the token at the run value position.
@@ -178,6 +179,7 @@ class DeltaRun:
         piece: the most consecutive rows of a sequence; 0 where no rows follow each other.
     """
 
+    name: str
     heads: DeltaHeads
     kernels: KernelOptions
     rows: TensorSpec | None = None
@@ -186,30 +188,29 @@ class DeltaRun:
 
     def draw(
         self,
-        name: str,
         part: str,
         op: str,
         inputs: Mapping[str, TensorSpec],
         outputs: list[TensorSpec],
         defines: Defines | None = None,
         *,
+        kind: str = "",
         placed: bool = True,
         **further: Any,
     ) -> DrawSpec:
-        """A draw over the rows; ``placed`` if it depends on their positions."""
+        """The draw of a part of the passes; ``placed`` if it depends on the rows' positions."""
         found: Defines = [*self.heads.defines(), ("ALONE", int(self.rows is None)), *(defines or [])]
         found.append(("PIECE", self.piece if placed else 0))
         if self.rows is not None and placed:
             found.append(("EVERY", self.every))
         elif placed:
             further["per_run"] = (("position", "position"),)
-        kind, rows = f"{'ssm' if self.heads.rule.scan else 'delta'}.{part}", 1 if self.rows is None else "rows"
+        made = Pass(f"{self.name}.{part}", self.kernels, kind, 1 if self.rows is None else "rows")
         given: Inputs = {**inputs, "rows": self.rows if placed else None}
-        return block_draw(name, kind, op, given, outputs, rows, found, kernels=self.kernels, **further)
+        return block_draw(made, op, given, outputs, found, **further)
 
 
 def delta_conv(
-    name: str,
     run: DeltaRun,
     x: TensorSpec,
     inputs: TensorSpec,
@@ -243,21 +244,21 @@ def delta_conv(
         ("ACTIVATION", ACTIVATIONS["silu"]),
     ]
     tensors = {"x": x, "inputs": inputs, "cache": cache, "taps": taps, "decay": decay}
-    return run.draw(name, "conv", "delta_conv", tensors, [out], defines)
+    return run.draw("conv", "delta_conv", tensors, [out], defines)
 
 
-def delta_unit(name: str, run: DeltaRun, x: TensorSpec, out: TensorSpec, *, eps: float) -> DrawSpec:
+def delta_unit(run: DeltaRun, x: TensorSpec, out: TensorSpec, *, eps: float) -> DrawSpec:
     """Divide queries and keys of each row by their norms, and copy the rest.
 
     x and out have rows of ``heads.mixed`` floats; x is the output of :func:`delta_conv` without ``unit``, in which each
     fragment would have to convolve its whole head for the norm.
     """
     defines: Defines = [("EPS", float(eps)), ("SCALE", run.heads.rule.key**-0.5)]
-    return run.draw(name, "unit", "delta_unit", {"x": x}, [out], defines, placed=False)
+    return run.draw("unit", "delta_unit", {"x": x}, [out], defines, placed=False)
 
 
 def delta_scores(
-    name: str, run: DeltaRun, x: TensorSpec, cache: TensorSpec, keys: TensorSpec | None, queries: TensorSpec | None
+    run: DeltaRun, x: TensorSpec, cache: TensorSpec, keys: TensorSpec | None, queries: TensorSpec | None
 ) -> DrawSpec:
     """The weights, for each row's key and query, of the tokens since the beginning of the first row's span.
 
@@ -265,11 +266,10 @@ def delta_scores(
     of one layout, are [rows, heads.per_head]; those for queries are optional, and a scan has them alone.
     """
     outputs = [each for each in (keys, queries) if each is not None]
-    return run.draw(name, "scores", "delta_scores", {"x": x, "cache": cache}, outputs)
+    return run.draw("scores", "delta_scores", {"x": x, "cache": cache}, outputs)
 
 
 def delta_recall(
-    name: str,
     run: DeltaRun,
     x: TensorSpec,
     scores: TensorSpec,
@@ -287,40 +287,38 @@ def delta_recall(
     """
     inputs = {"x": x, "scores": scores, "cache": cache, "state0": states[0], "state1": states[1]}
     part = "results" if queries else "row"
-    return run.draw(name, part, "delta_recall", inputs, [out], [("QUERIES", int(queries))])
+    return run.draw(part, "delta_recall", inputs, [out], [("QUERIES", int(queries))])
 
 
-def delta_solve(name: str, run: DeltaRun, x: TensorSpec, scores: TensorSpec, out: TensorSpec) -> DrawSpec:
+def delta_solve(run: DeltaRun, x: TensorSpec, scores: TensorSpec, out: TensorSpec) -> DrawSpec:
     """The inverse of I + L over the rows of a run, out [rows, heads.per_head] with a matrix for each head.
 
     x [rows, heads.mixed] and scores are those of :func:`delta_scores` for keys.
     """
-    return run.draw(name, "solve", "delta_solve", {"x": x, "scores": scores}, [out])
+    return run.draw("solve", "delta_solve", {"x": x, "scores": scores}, [out])
 
 
-def delta_correct(name: str, run: DeltaRun, apart: TensorSpec, solved: TensorSpec, out: TensorSpec) -> DrawSpec:
+def delta_correct(run: DeltaRun, apart: TensorSpec, solved: TensorSpec, out: TensorSpec) -> DrawSpec:
     """The cache's rows of a run, out [rows, heads.kept], from those of :func:`delta_recall` for keys.
 
     Their corrections are multiplied by the matrices ``solved`` of :func:`delta_solve`.
     """
-    return run.draw(name, "correct", "delta_correct", {"apart": apart, "solved": solved}, [out])
+    return run.draw("correct", "delta_correct", {"apart": apart, "solved": solved}, [out])
 
 
-def delta_fold(
-    name: str, run: DeltaRun, cache: TensorSpec, states: tuple[TensorSpec, TensorSpec], parity: int
-) -> DrawSpec:
+def delta_fold(run: DeltaRun, cache: TensorSpec, states: tuple[TensorSpec, TensorSpec], parity: int) -> DrawSpec:
     """The state after each row that completes a span, from the state before that span and the span's rows.
 
     It writes the states of even spans (``parity`` 0) or of odd ones, from those of the others.
     """
     before, out = states[1 - parity], states[parity]
-    how: dict[str, Any] = {"vertex": "common/fold.vert", "cover": "quads"}
-    inputs, how["uniforms"] = {"cache": cache, "state": before}, (("parity", parity),)
-    return run.draw(name, "fold", "delta_fold", inputs, [out], **how)
+    how: dict[str, Any] = {"vertex": "common/fold.vert", "cover": "quads", "uniforms": (("parity", parity),)}
+    inputs, how["kind"] = {"cache": cache, "state": before}, f"{'ssm' if run.heads.rule.scan else 'delta'}.fold"
+    return run.draw(f"fold.{parity}", "delta_fold", inputs, [out], **how)
 
 
 def delta_norm(
-    name: str, run: DeltaRun, x: TensorSpec, gates: TensorSpec, gains: TensorSpec, out: TensorSpec, *, eps: float
+    run: DeltaRun, x: TensorSpec, gates: TensorSpec, gains: TensorSpec, out: TensorSpec, *, eps: float
 ) -> DrawSpec:
     """``out = x / sqrt(mean(x²) + eps) · gains · silu(z)``, the mean over each head; x and out [rows, values].
 
@@ -332,7 +330,7 @@ def delta_norm(
         ("ACTIVATION", ACTIVATIONS["silu"]),
     ]
     inputs = {"x": x, "gates": gates, "gains": gains}
-    return run.draw(name, "mixed", "delta_norm", inputs, [out], defines, placed=False)
+    return run.draw("mixed", "delta_norm", inputs, [out], defines, placed=False)
 
 
 def widths(x: str, output: str) -> ShapeCheck:

@@ -16,10 +16,9 @@ from glinfer.kernels.flat.rotate import turned_pairs
 from glinfer.kernels.fused.draws import Defines, Inputs, expect_table
 from glinfer.kernels.fused.low_rank import LowRankSum, low_rank_rows
 from glinfer.kernels.fused.rows import RowInterleaved, padded
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.linear import ACTIVATIONS, activate, activation_number, soft_cap
 from glinfer.kernels.routing import gated
-from glinfer.kernels.spec import Array, Params, TensorSpec, given
+from glinfer.kernels.spec import Array, Params, Pass, TensorSpec, given
 from glinfer.quant.formats import GROUP, WORD_FORMATS, group_number, packing_of_group
 from glinfer.quant.ggml import table_of
 from glinfer.quant.words import decode
@@ -162,21 +161,14 @@ class Turning:
 
 
 def dense_defines(
-    name: str,
-    matrix: Matrix,
-    *,
-    norm_eps: float | None,
-    activation: str,
-    kernels: KernelOptions,
-    cap: float = 0.0,
-    raw: bool = False,
+    draw: Pass, matrix: Matrix, *, norm_eps: float | None, activation: str, cap: float, raw: bool
 ) -> Defines:
     """The defines of shaders/gemm.frag besides those of rows; ``raw`` leaves the gate to the reader.
 
     Raises:
         PlanError: a tensor has another layout, or there is no such activation.
     """
-    weight, consts = matrix.weight.layout, matrix.consts.layout
+    name, kernels, weight, consts = draw.name, draw.kernels, matrix.weight.layout, matrix.consts.layout
     if not isinstance(weight, (GemvLayout, GroupedLayout)) or not isinstance(consts, ConstantLayout):
         raise PlanError(f"draw {name}: expected packed weights and constants")
     alternates = matrix.gated and not raw

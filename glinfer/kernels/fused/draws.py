@@ -1,6 +1,7 @@
 """The base draw of the fused ops, over rows in blocks; for the layout see :mod:`glinfer.gl.layouts.blocks`.
 
-Every builder raises PlanError if a tensor has another layout: not in blocks, and no table of rows.
+Every builder takes a :class:`glinfer.kernels.spec.Pass` and raises PlanError if a tensor has another layout: not in
+blocks, and no table of rows.
 """
 
 from __future__ import annotations
@@ -11,12 +12,11 @@ from typing import Any
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.rows import RowInterleaved, table_layout
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import DrawSpec, TensorSpec
+from glinfer.kernels.fused.rows import RowInterleaved, Vectors, table_layout
+from glinfer.kernels.spec import DrawSpec, Pass, TensorSpec
 
 Defines = list[tuple[str, int | float]]
-Inputs = dict[str, TensorSpec | RowInterleaved | str | None]
+Inputs = dict[str, Vectors | str | None]
 """Inputs by name: a tensor, the tensors of a matrix, the name of a tensor whose layout needs no defines, or none."""
 
 
@@ -57,39 +57,37 @@ def bound(draw: str, inputs: Inputs) -> tuple[list[tuple[str, str]], Defines]:
 
 
 def block_draw(
-    name: str,
-    kind: str,
+    draw: Pass,
     op: str,
     inputs: Inputs,
-    outputs: TensorSpec | RowInterleaved | Sequence[TensorSpec],
-    rows: Extent,
+    outputs: Vectors | Sequence[TensorSpec],
     defines: Iterable[tuple[str, int | float]] = (),
     *,
-    kernels: KernelOptions,
     quad: bool = False,
     cells: bool = False,
     **further: Any,
 ) -> DrawSpec:
-    """A draw that covers ``rows`` rows of blocks in the way of ``kernels``, in outputs of one layout.
+    """A draw that covers the pass's rows of blocks in the way of its kernels, in outputs of one layout.
 
     Its defines are those of :func:`bound`, the outputs' layout as ``OUT_…``, and ``defines``. With ``quad`` the
     fragments of a quad share the work if the kernels allow it; with ``cells`` a point or quad may cover several blocks.
     ``further`` are other fields of the DrawSpec.
     """
-    pairs, layouts = bound(name, inputs)
+    (pairs, layouts), kernels = bound(draw.name, inputs), draw.kernels
     if isinstance(outputs, RowInterleaved):
         layouts.append(("ROWS", len(outputs.tensors)))
         outputs = outputs.tensors
     written = [outputs] if isinstance(outputs, TensorSpec) else outputs
-    layouts += block_layout(name, written[0]).defines("OUT")
+    layouts += block_layout(draw.name, written[0]).defines("OUT")
     layouts += [("QUAD", int(quad and kernels.quad)), ("LOOKUP_TEXTURE", int(kernels.lookup_texture))]
     fields: dict[str, Any] = {
-        "size": (rows, written[0].shape[1]),
+        "size": (draw.rows, written[0].shape[1]),
         "cover": kernels.cover,
         "largest_cell": kernels.largest_cell if cells else 0,
         "defines": (*layouts, *defines),
     }
-    return DrawSpec(name, kind, op, tuple(pairs), tuple(each.name for each in written), **{**fields, **further})
+    names = tuple(each.name for each in written)
+    return DrawSpec(draw.name, draw.group, op, tuple(pairs), names, **{**fields, **further})
 
 
 def of_run(uniform: str, value: Extent) -> dict[str, Any]:

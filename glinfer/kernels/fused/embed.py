@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import grouped_defines
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, X_ROWS, RowInterleaved, check_listed, gathered
 from glinfer.kernels.fused.sample import best_candidate
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import block_format
 from glinfer.quant.ggml import table_of
 
@@ -63,24 +60,38 @@ def _check_table(shapes: Shapes, params: Params) -> int:
     return shapes.rows("weight" if params["TABLE_FORMAT"] else "wte")
 
 
-def embed_token(
-    name: str,
+def embed(
+    draw: Pass,
     wte: TensorSpec,
     wpe: TensorSpec | None,
-    picks: TensorSpec,
-    out: TensorSpec,
+    picks: TensorSpec | None,
+    out: RowInterleaved,
+    rows: TensorSpec | None = None,
     *,
+    images: TensorSpec | None = None,
     scale: float = 1.0,
-    kernels: KernelOptions,
+    typed: bool = False,
 ) -> DrawSpec:
-    """``out = scale · wte[token] + wpe[position]`` for one token, [1, D] in blocks.
+    """``out[r] = scale · wte[token] + wpe[position]``, out [rows, D].
 
-    wte [V, D] is a table of rows or a packed matrix, wpe [S, D] a table of rows or None. Run values: position; token,
-    or -1 for the best candidate in slot position - 1 of picks (see :mod:`glinfer.kernels.fused.sample`).
+    wte [V, D] is a table of rows or a packed matrix, wpe [S, D] a table of rows or None. The table ``rows`` gives token
+    and position (see :mod:`glinfer.kernels.fused.rows`), and the token CHOSEN stands for the best candidate in slot r
+    of ``picks`` [rows, 64] (see :mod:`glinfer.kernels.fused.sample`). With ``typed`` the word
+    :data:`glinfer.kernels.fused.rows.PLACE` selects the row of wpe, not the position. Where a token is beyond the
+    vocabulary, ``out[r] = images[r]``, a table [rows, D].
+
+    Without ``rows`` there is one row. Run values: position; token, or -1 for the best candidate in slot position - 1.
     """
-    inputs, defines = table_defines(name, wte, wpe, out.shape[1], scale)
-    how: dict[str, Any] = {"kernels": kernels, "per_run": (("token", "token"), ("position", "position"))}
-    return block_draw(name, name, "embed_token", {**inputs, "picks": picks}, out, 1, defines, **how)
+    inputs, defines = table_defines(draw.name, wte, wpe, out.cols, scale)
+    if rows is None:
+        per_run = ("token", "token"), ("position", "position")
+        return block_draw(draw, "embed_token", {**inputs, "picks": picks}, out.tensors, defines, per_run=per_run)
+    if images is not None:
+        expect_table(draw.name, images)
+        defines.append(("TOKENS", wte.shape[0]))
+    defines += given(TYPED=typed)
+    inputs = {"rows": rows, **inputs, "picks": picks, "images": images}
+    return block_draw(draw, "embed_rows", inputs, out, defines, cells=True)
 
 
 def _check_token(shapes: Shapes, params: Params) -> None:
@@ -89,38 +100,6 @@ def _check_token(shapes: Shapes, params: Params) -> None:
     positions = shapes.rows("wpe") if params["POSITIONS"] else shapes.rows("picks")
     shapes.require(params["position"] < positions, f"there is no position {params['position']}")
     shapes.require(params["token"] < tokens, f"there is no token {params['token']}")
-
-
-def embed_rows(
-    name: str,
-    rows: TensorSpec,
-    wte: TensorSpec,
-    wpe: TensorSpec | None,
-    out: RowInterleaved,
-    *,
-    slots: Extent,
-    picks: TensorSpec | None = None,
-    images: TensorSpec | None = None,
-    scale: float = 1.0,
-    typed: bool = False,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """``out[r] = scale · wte[token] + wpe[position]`` for the rows of the first ``slots`` slots.
-
-    With ``typed`` the table's word :data:`glinfer.kernels.fused.rows.PLACE` selects the row of wpe, not the position.
-    Where a token is beyond the vocabulary, ``out[r] = images[r]``, a table [rows, D].
-
-    wte and wpe are as in :func:`embed_token`. The table ``rows`` gives token and position (see
-    :mod:`glinfer.kernels.fused.rows`); the token CHOSEN stands for the best candidate in slot r of ``picks`` [rows,
-    64].
-    """
-    inputs, defines = table_defines(name, wte, wpe, out.cols, scale)
-    if images is not None:
-        expect_table(name, images)
-        defines.append(("TOKENS", wte.shape[0]))
-    defines += given(TYPED=typed)
-    inputs = {"rows": rows, **inputs, "picks": picks, "images": images}
-    return block_draw(name, name, "embed_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
 
 
 def _check_rows(shapes: Shapes, params: Params) -> None:
@@ -167,23 +146,15 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
 
 
 def add_images(
-    name: str,
-    rows: TensorSpec,
-    x: RowInterleaved,
-    images: TensorSpec,
-    out: RowInterleaved,
-    *,
-    tokens: int,
-    slots: Extent,
-    kernels: KernelOptions,
+    draw: Pass, rows: TensorSpec, x: RowInterleaved, images: TensorSpec, out: RowInterleaved, *, tokens: int
 ) -> DrawSpec:
     """``out[r] = x[r] + images[r]`` for rows whose token is not below ``tokens``, otherwise x[r].
 
     x and out are interleaved alike; images is a table [rows, D].
     """
-    inputs: Inputs = {"x": x, "rows": rows, "images": expect_table(name, images)}
+    inputs: Inputs = {"x": x, "rows": rows, "images": expect_table(draw.name, images)}
     defines = [("TOKENS", tokens), ("DIM_TEXELS", -(-images.shape[1] // 4))]
-    return block_draw(name, "images", "add_images", inputs, out, slots, defines, kernels=kernels, cells=True)
+    return block_draw(draw, "add_images", inputs, out, defines, cells=True)
 
 
 def _check_added(shapes: Shapes, params: Params) -> None:

@@ -21,7 +21,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, op
 
 SPAN = 16
 """Rows whose choices are counted together."""
@@ -59,7 +59,7 @@ def most_groups(rows: int, targets: int, experts: Experts) -> int:
 
 
 def group_draws(
-    name: str,
+    draw: Pass,
     choice: TensorSpec,
     tally: TensorSpec,
     places: TensorSpec,
@@ -67,10 +67,8 @@ def group_draws(
     experts: Experts,
     *,
     targets: int,
-    rows: Extent,
-    kernels: KernelOptions,
 ) -> tuple[DrawSpec, DrawSpec, DrawSpec]:
-    """The three passes that arrange ``route``'s choices of the first ``rows`` rows in groups of ``targets`` places.
+    """The three passes that arrange ``route``'s choices of rows in groups of ``targets`` places.
 
     Args:
         tally: [1 + spans, experts], the number of choices of each expert: row 0 for all rows, row 1 + s for rows
@@ -85,12 +83,13 @@ def group_draws(
 
     def made(part: str, op: str, inputs: Inputs, out: TensorSpec, slots: Extent, targets: int, **how: Any) -> DrawSpec:
         defines: Defines = [*counts.items(), ("ROWS", targets), ("SPAN", SPAN)]
-        return block_draw(f"{name}.{part}", "mlp.choice", op, inputs, out, slots, defines, kernels=kernels, **how)
+        own = draw._replace(name=f"{draw.name}.{part}", kind="mlp.choice", rows=slots)
+        return block_draw(own, op, inputs, out, defines, **how)
 
-    held = of_run("held", rows)
+    held = of_run("held", draw.rows)
     return (
         made("tally", "tally_experts", {"choice": choice}, tally, tally.shape[0], 1, **held),
-        made("places", "place_experts", both, places, rows, targets),
+        made("places", "place_experts", both, places, draw.rows, targets),
         made("groups", "group_experts", both, chosen, chosen.shape[0], targets, **held),
     )
 

@@ -8,7 +8,6 @@ other experts are fetched. Rows are in one tensor here, a row a slot.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -16,28 +15,22 @@ from glinfer.families.layer import Experts
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, of_run
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, padded
-from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, Vectors, gathered, padded
 from glinfer.kernels.routing import route_defines, routed
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, op
 
 
-def join_rows(
-    name: str, kind: str, x: RowInterleaved, out: TensorSpec, *, rows: Extent, kernels: KernelOptions
-) -> DrawSpec:
-    """``out[r] = x[r]`` for the first ``rows`` rows, from interleaved tensors into one, [rows, D] in blocks."""
-    return block_draw(name, kind, "join_rows", {"x": x}, out, rows, kernels=kernels)
+def join_rows(draw: Pass, x: RowInterleaved, out: TensorSpec) -> DrawSpec:
+    """``out[r] = x[r]``, from interleaved tensors into one, [rows, D] in blocks."""
+    return block_draw(draw, "join_rows", {"x": x}, out)
 
 
 def route(
-    name: str,
-    kind: str,
+    draw: Pass,
     logits: TensorSpec,
     out: TensorSpec,
     experts: Experts,
     *,
-    rows: Extent,
-    kernels: KernelOptions,
     bias: TensorSpec | None = None,
     scales: TensorSpec | None = None,
 ) -> DrawSpec:
@@ -51,25 +44,22 @@ def route(
     """
     inputs: Inputs = {"logits": logits, "bias": bias, "scales": scales}
     defines = [*route_defines(experts), ("SHARED", int(experts.shared))]
-    return block_draw(name, kind, "route", inputs, out, rows, defines, kernels=kernels)
+    return block_draw(draw, "route", inputs, out, defines)
 
 
 def mix_experts(
-    name: str,
-    kind: str,
-    x: TensorSpec | RowInterleaved,
+    draw: Pass,
+    x: Vectors,
     choice: TensorSpec,
     out: RowInterleaved,
     experts: Experts,
     *,
     residual: RowInterleaved | None,
-    slots: Extent,
     rows: Extent,
-    kernels: KernelOptions,
     alone: bool = False,
     bias: TensorSpec | None = None,
 ) -> DrawSpec:
-    """``out[r] = sum over i of weight[r, i] · x[r, i] + bias + residual[r]`` for the rows of the first ``slots`` slots.
+    """``out[r] = sum over i of weight[r, i] · x[r, i] + bias + residual[r]`` for the rows of a pass.
 
     x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot. Or
     ``gemm`` wrote x [groups · T, D], interleaved, and ``place_experts`` the choice, with the places of its rows
@@ -82,8 +72,8 @@ def mix_experts(
     if residual is not None:
         inputs |= residual.inputs("r")
     defines += given(RESIDUAL=residual)
-    how: dict[str, Any] = {"kernels": kernels, "adds": residual is None and not alone, **of_run("held", rows)}
-    return block_draw(name, kind, "mix_experts", inputs, out, slots, defines, **how)
+    adds = residual is None and not alone
+    return block_draw(draw, "mix_experts", inputs, out, defines, adds=adds, **of_run("held", rows))
 
 
 def _check_join(shapes: Shapes, params: Params) -> None:

@@ -29,21 +29,19 @@ from glinfer.kernels.fused.dense import (
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
 from glinfer.kernels.fused.norms import norm_floats, norms_in
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered, padded, turned_by
-from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, Vectors, gathered, padded, turned_by
 from glinfer.kernels.routing import experts_read, gate_defines
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import WORD_FORMATS
 
 
 def gemm(
-    name: str,
-    kind: str,
-    x: RowInterleaved | TensorSpec | RawRows,
+    draw: Pass,
+    x: Vectors | RawRows,
     matrix: Matrix,
-    out: RowInterleaved | TensorSpec,
+    out: Vectors,
     *,
-    slots: Extent | None,
+    alone: bool = False,
     first: Extent = 0,
     norm_eps: float | None = None,
     norms: TensorSpec | None = None,
@@ -56,16 +54,15 @@ def gemm(
     choice: TensorSpec | None = None,
     chosen: TensorSpec | None = None,
     apart: bool = False,
-    kernels: KernelOptions,
     parts: int = 1,
     adds: bool = False,
     clears: str = "",
     raw: bool = False,
 ) -> DrawSpec:
-    """``out[r] = activation(norm[r] · weight @ (gain · x[r]) + bias) + residual[r]`` for the rows of ``slots`` slots.
+    """``out[r] = activation(norm[r] · weight @ (gain · x[r]) + bias) + residual[r]`` for the rows of a pass.
 
-    x and residual are interleaved like out, or x is one tensor with a row a slot. If ``slots`` is None there is one
-    row, and slot ``first`` of out is written. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps): RMSNorm (Zhang and
+    x and residual are interleaved like out, or x is one tensor with a row a slot. If the row is ``alone``, slot
+    ``first`` of out is written. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps): RMSNorm (Zhang and
     Sennrich 2019), or LayerNorm if x has mean zero or the constants hold the weights' sums; ``norms`` is the output of
     :func:`glinfer.kernels.fused.norms.row_norms` instead. A gated matrix gives ``out = activation(gate) · up``. With
     ``turning`` queries and keys are rotated, by the positions in the table ``rows``, or one row by the run value
@@ -84,14 +81,14 @@ def gemm(
     Raises:
         PlanError: a tensor has another layout, or the matrix lacks whole blocks for each expert.
     """
-    alone, low_rank, steps = slots is None, matrix.low_rank, steps_of(matrix)
+    name, low_rank, steps = draw.name, matrix.low_rank, steps_of(matrix)
     if norms is not None and norm_eps is not None:
         raise PlanError(f"draw {name}: norms need no norm_eps")
     targets = out if isinstance(out, RowInterleaved) else RowInterleaved((out,))
     inputs, defines = _rows_in(name, x, matrix, turning, rows, alone=alone, raw=raw)
     inputs |= {"norms": norms, "choice": choice, "chosen": chosen}
     defines += [("ALONE", int(alone)), *half_defines(targets.layout)]
-    defines += dense_defines(name, matrix, norm_eps=norm_eps, activation=activation, cap=cap, raw=raw, kernels=kernels)
+    defines += dense_defines(draw, matrix, norm_eps=norm_eps, activation=activation, cap=cap, raw=raw)
     defines += given(NORMS=norms)
     if experts is not None:
         defines += _expert_defines(name, matrix, experts)
@@ -100,20 +97,19 @@ def gemm(
         inputs |= residual.inputs("r")
     defines += given(RESIDUAL=residual)
     if len(targets.tensors) == 1 and not isinstance(matrix.weight.layout, GroupedLayout):
-        defines.append(("UNROLL", math.gcd(steps // parts, kernels.unroll)))
+        defines.append(("UNROLL", math.gcd(steps // parts, draw.kernels.unroll)))
     defines += given(PARTS=parts if parts > 1 else None)
     per_run = () if low_rank is None else low_rank.per_run
     if alone and turning is not None:
         per_run = (("position", turning.run_value), *per_run)
     how: dict[str, Any] = {"first": first, "instances": parts, "adds": adds, "clears": clears, "per_run": per_run}
-    how |= {"quad": matrix.quad, "cells": not (alone or isinstance(out, TensorSpec)), "kernels": kernels}
-    count, share = 1 if slots is None else slots, (("share", steps // parts),)
-    return block_draw(name, kind, "gemm", inputs, targets, count, defines, uniforms=share, **how)
+    how |= {"quad": matrix.quad, "cells": not (alone or isinstance(out, TensorSpec))}
+    return block_draw(draw, "gemm", inputs, targets, defines, uniforms=(("share", steps // parts),), **how)
 
 
 def _rows_in(
     name: str,
-    x: RowInterleaved | TensorSpec | RawRows,
+    x: Vectors | RawRows,
     matrix: Matrix,
     turning: Turning | None,
     rows: TensorSpec | None,

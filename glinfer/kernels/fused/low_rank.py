@@ -15,12 +15,10 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, gathered
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.fused.rows import WANTED, X_ROWS, Vectors, gathered
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, op
 
 CHOICE_FLOATS = 4
 """Floats of one choice of an expert: the expert, its weight, and two zeros."""
@@ -93,18 +91,15 @@ def _packed(name: str, tensor: TensorSpec) -> GemvLayout:
 
 
 def lora_down(
-    name: str,
-    kind: str,
-    x: TensorSpec | RowInterleaved,
+    draw: Pass,
+    x: Vectors,
     low_rank: LowRankSum,
     *,
-    rows: Extent,
     parts: int = 1,
-    kernels: KernelOptions,
     choice: TensorSpec | None = None,
     apart: int = 0,
 ) -> DrawSpec:
-    """``inner[r] = down[adapter of r] @ x[r]`` for the first ``rows`` rows; zeros for rows without an adapter.
+    """``inner[r] = down[adapter of r] @ x[r]``; zeros for rows without an adapter.
 
     x is interleaved, or one tensor with a row a slot. ``parts`` instances share the inputs, and blending adds them.
     With ``choice``, the output of :func:`glinfer.kernels.fused.experts.route`, inner has the vectors of a row's experts
@@ -114,14 +109,14 @@ def lora_down(
     width = apart or (x.shape[1] if isinstance(x, TensorSpec) else x.cols)
     steps = 4 * blocks_for(width)
     defines: Defines = [
-        *_packed(name, low_rank.down).defines("DOWN"),
+        *_packed(draw.name, low_rank.down).defines("DOWN"),
         *given(ROWS=together),
         ("TOGETHER", int(together)),
         ("INPUTS", width),
         ("STEPS", steps),
         ("RANKS", low_rank.ranks),
     ]
-    how: dict[str, Any] = {"kernels": kernels, "uniforms": (("share", steps // parts),), "per_run": low_rank.per_run}
+    how: dict[str, Any] = {"uniforms": (("share", steps // parts),), "per_run": low_rank.per_run}
     defines += given(LORA_BY_ROW=low_rank.rows)
     if choice is not None:
         of_experts = {"EXPERTS": low_rank.experts, "USED": low_rank.used, "X_PART": blocks_for(width) if apart else 0}
@@ -130,7 +125,7 @@ def lora_down(
         defines.append(("PARTS", parts))
         how |= {"instances": parts, "adds": True, "clears": "all"}
     inputs: Inputs = {"x": x, "down": low_rank.down.name, "rows": low_rank.rows, "choice": choice}
-    return block_draw(name, kind, "lora_down", inputs, low_rank.inner, rows, defines, **how)
+    return block_draw(draw, "lora_down", inputs, low_rank.inner, defines, **how)
 
 
 def check_low_rank(shapes: Shapes, params: Params, outputs: int) -> None:

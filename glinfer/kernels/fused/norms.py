@@ -3,44 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from glinfer.gl.layouts.blocks import blocks_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, gathered
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, op
 from glinfer.quant.formats import GROUP
 
 
 def row_norms(
-    name: str,
-    kind: str,
-    x: RowInterleaved,
-    out: TensorSpec,
-    *,
-    slots: Extent,
-    eps: float,
-    centred: bool = False,
-    grouped: bool = False,
-    kernels: KernelOptions,
+    draw: Pass, x: RowInterleaved, out: TensorSpec, *, eps: float, centred: bool = False, grouped: bool = False
 ) -> DrawSpec:
-    """1 / sqrt(mean(x[r]²) + eps) of each row of the first ``slots`` slots: RMSNorm's factor (Zhang and Sennrich 2019).
+    """1 / sqrt(mean(x[r]²) + eps) of each row: RMSNorm's factor (Zhang and Sennrich 2019).
 
     out [slots, :func:`norm_floats`] in blocks holds four rows a quad, once for each member of the quad. With
     ``centred`` it is LayerNorm's factor, of the variance instead of the mean square, and quads 2 and 3 hold the means.
     ``grouped`` sums in the order of a product over groups of 32 inputs.
     """
     groups = -(-x.cols // GROUP) if grouped else 0
-    turns = 8 * (-(-groups // 4) if kernels.quad else groups)  # steps of four inputs of each fragment
+    turns = 8 * (-(-groups // 4) if draw.kernels.quad else groups)  # steps of four inputs of each fragment
     defines = (
         *(("STEPS", 4 * blocks_for(x.cols)), ("DIM", x.cols), ("EPS", eps), ("CENTRED", int(centred))),
         *(("GROUPED", int(grouped)), *given(GROUPS=groups, TURNS=turns)),
     )
-    return block_draw(name, kind, "row_norms", {"x": x}, out, slots, defines, kernels=kernels, quad=True, cells=True)
+    return block_draw(draw, "row_norms", {"x": x}, out, defines, quad=True, cells=True)
 
 
 def norms_in(norms: Array, rows: int) -> Array:
@@ -74,34 +62,31 @@ def _oracle_rows(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 def post_norm(
-    name: str,
-    kind: str,
+    draw: Pass,
     x: RowInterleaved,
     gain: TensorSpec,
     out: RowInterleaved,
     *,
     residual: RowInterleaved | None,
-    slots: Extent,
     eps: float,
-    kernels: KernelOptions,
     alone: bool = False,
     width: int = 0,
 ) -> DrawSpec:
-    """``out[r] = x[r] / sqrt(mean(x[r]²) + eps) · gain + residual[r]`` for the rows of the first ``slots`` slots.
+    """``out[r] = x[r] / sqrt(mean(x[r]²) + eps) · gain + residual[r]`` for the rows of a pass.
 
     RMSNorm (Zhang and Sennrich 2019) of a branch's result, before it is added to the stream. x, residual and out are
     interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out,
     unless the norm is ``alone``. With a ``width`` D, the number of elements that are no padding, it is alone, and
     its results are rounded, see :func:`glinfer.kernels.rounded.rounded_rows`.
     """
-    inputs: Inputs = {"x": x, "gain": expect_table(name, gain).name}
+    inputs: Inputs = {"x": x, "gain": expect_table(draw.name, gain).name}
     defines: Defines = [("DIM", width or x.cols), ("EPS", eps), ("GAIN_WIDTH", -(-x.cols // 4))]
     defines += given(ROUNDED=bool(width), RESIDUAL=residual)
     if residual is not None:
         inputs |= residual.inputs("r")
     alone = alone or width > 0
-    how: dict[str, Any] = {"quad": not width, "cells": slots != 1, "adds": residual is None and not alone}
-    return block_draw(name, kind, "post_norm", inputs, out, slots, defines, kernels=kernels, **how)
+    adds = residual is None and not alone
+    return block_draw(draw, "post_norm", inputs, out, defines, quad=not width, cells=draw.rows != 1, adds=adds)
 
 
 def _check_post(shapes: Shapes, params: Params) -> None:
@@ -121,18 +106,9 @@ def _oracle_post(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
 
 
 def normalize_rows(
-    name: str,
-    kind: str,
-    x: RowInterleaved,
-    norms: TensorSpec,
-    gains: TensorSpec,
-    out: RowInterleaved,
-    *,
-    slots: Extent,
-    centred: bool,
-    kernels: KernelOptions,
+    draw: Pass, x: RowInterleaved, norms: TensorSpec, gains: TensorSpec, out: RowInterleaved, *, centred: bool
 ) -> DrawSpec:
-    """``out[r] = (x[r] - mean[r]) · factor[r] · gains[0] + gains[1]`` of each row of the first ``slots`` slots.
+    """``out[r] = (x[r] - mean[r]) · factor[r] · gains[0] + gains[1]`` of each row.
 
     LayerNorm (Ba et al. 2016) or RMSNorm of the stream itself, by the factors, and with ``centred`` the means, that
     :func:`row_norms` has computed. gains [1 or 2, D] are the gain, and the bias if the norm has one.
@@ -143,8 +119,8 @@ def normalize_rows(
         ("CENTRED", int(centred)),
         ("BIASED", int(gains.shape[0] > 1)),
     )
-    inputs: Inputs = {"x": x, "norms": norms, "gains": expect_table(name, gains)}
-    return block_draw(name, kind, "normalize_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
+    inputs: Inputs = {"x": x, "norms": norms, "gains": expect_table(draw.name, gains)}
+    return block_draw(draw, "normalize_rows", inputs, out, defines, cells=True)
 
 
 def _check_normalize(shapes: Shapes, params: Params) -> None:

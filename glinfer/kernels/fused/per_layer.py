@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
 from glinfer.kernels.fused.embed import table_defines, table_in, tokens_in
 from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, op
 
 
 def per_layer_hidden(
-    name: str,
+    draw: Pass,
     gates: RowInterleaved,
     projected: TensorSpec,
     gain: TensorSpec,
@@ -26,29 +24,26 @@ def per_layer_hidden(
     *,
     layer: int,
     eps: float,
-    slots: Extent,
     rows: TensorSpec | None,
     picks: TensorSpec | None,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = gates[r] · (p[r] / sqrt(mean(p[r]²) + eps) · gain + √P · table[token]) / √2``, P elements.
 
     p is part ``layer`` of projected [rows, layers · P], a row a slot, whose parts begin with whole blocks; gain [1, P];
     table [V, P] is a table of rows or a packed matrix. Rows and picks give the tokens as in
-    :func:`glinfer.kernels.fused.embed.embed_rows`, or without ``rows`` as in ``embed_token``.
+    :func:`glinfer.kernels.fused.embed.embed`.
     """
     width = out.cols
-    embeddings, defines = table_defines(name, table, None, width, width**0.5)
-    inputs: Inputs = {"x": gates, "projected": projected.name, "gain": expect_table(name, gain).name}
+    embeddings, defines = table_defines(draw.name, table, None, width, width**0.5)
+    inputs: Inputs = {"x": gates, "projected": projected.name, "gain": expect_table(draw.name, gain).name}
     inputs |= {**embeddings, "rows": rows, "picks": picks}
-    defines += block_layout(name, projected).defines("P")
+    defines += block_layout(draw.name, projected).defines("P")
     defines += [("FIRST_BLOCK", layer * blocks_for(width)), ("DIM", width), ("EPS", eps)]
     defines += given(MANY=rows)
     how: dict[str, Any] = {"cells": True}
     if rows is None:
         how = {"per_run": (("token", "token"), ("position", "position"))}
-    kind = "per_layer.hidden"
-    return block_draw(name, kind, "per_layer_hidden", inputs, out, slots, defines, kernels=kernels, **how)
+    return block_draw(draw, "per_layer_hidden", inputs, out, defines, **how)
 
 
 def _check(shapes: Shapes, params: Params) -> None:
@@ -85,12 +80,10 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     return np.asarray(gates * (normed + table_in(inputs, params)[tokens]) * 0.5**0.5)
 
 
-def scale_rows(
-    name: str, x: RowInterleaved, factor: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
-) -> DrawSpec:
-    """``out = factor · x`` for the rows of the first ``slots`` slots; x and out are alike, factor [1, 1]."""
-    inputs: Inputs = {"x": x, "factor": expect_table(name, factor).name}
-    return block_draw(name, "scale", "scale_rows", inputs, out, slots, kernels=kernels, cells=slots != 1)
+def scale_rows(draw: Pass, x: RowInterleaved, factor: TensorSpec, out: RowInterleaved) -> DrawSpec:
+    """``out = factor · x``; x and out are alike, factor [1, 1]."""
+    inputs: Inputs = {"x": x, "factor": expect_table(draw.name, factor).name}
+    return block_draw(draw, "scale_rows", inputs, out, cells=draw.rows != 1)
 
 
 def _check_scale(shapes: Shapes, params: Params) -> None:

@@ -112,6 +112,10 @@ class RowInterleaved:
         return tuple(zip(input_names(len(self.tensors), letter), self.names, strict=True))
 
 
+Vectors = RowInterleaved | TensorSpec
+"""Rows dealt to render targets, or all in one tensor."""
+
+
 def padded(floats: int) -> int:
     """Floats of a part of a row that begins and ends with whole blocks."""
     return BLOCK_FLOATS * blocks_for(floats)

@@ -8,24 +8,14 @@ import numpy as np
 
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.flat.activate import xielu_of
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import BASE, LAST, POSITION, R_ROWS, X_ROWS, RowInterleaved, check_listed, gathered
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, op
 
 
 def gate_heads(
-    name: str,
-    x: RowInterleaved,
-    gates: RowInterleaved,
-    out: RowInterleaved,
-    *,
-    gates_at: int,
-    head_floats: int = 0,
-    slots: Extent = 1,
-    kernels: KernelOptions,
+    draw: Pass, x: RowInterleaved, gates: RowInterleaved, out: RowInterleaved, *, gates_at: int, head_floats: int = 0
 ) -> DrawSpec:
     """``out = x · sigmoid(gate)``, x and out [rows, C]; the gates of a row are its floats from ``gates_at`` on.
 
@@ -35,10 +25,10 @@ def gate_heads(
         PlanError: ``gates_at`` is not at the beginning of a block.
     """
     if gates_at % BLOCK_FLOATS:
-        raise PlanError(f"draw {name}: gates from float {gates_at} on; expected a multiple of {BLOCK_FLOATS}")
+        raise PlanError(f"draw {draw.name}: gates from float {gates_at} on; expected a multiple of {BLOCK_FLOATS}")
     defines = [("GATE_BLOCK", gates_at // BLOCK_FLOATS), *given(HEAD_FLOATS=head_floats)]
     inputs: Inputs = {"x": x, "r": gates}
-    return block_draw(name, "attn.gate", "gate_heads", inputs, out, slots, defines, kernels=kernels)
+    return block_draw(draw, "gate_heads", inputs, out, defines)
 
 
 def _check_gate(shapes: Shapes, params: Params) -> None:
@@ -57,12 +47,10 @@ def _oracle_gate(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     return np.asarray(x * np.exp(-np.logaddexp(0.0, -gates)))
 
 
-def xielu_rows(
-    name: str, x: RowInterleaved, slopes: TensorSpec, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions
-) -> DrawSpec:
+def xielu_rows(draw: Pass, x: RowInterleaved, slopes: TensorSpec, out: RowInterleaved) -> DrawSpec:
     """``out = xIELU(x)``, x and out [rows, C]; slopes [1, 2] has the learned numbers, see :func:`xielu_of`."""
-    inputs: Inputs = {"x": x, "slopes": expect_table(name, slopes)}
-    return block_draw(name, "mlp.act", "xielu_rows", inputs, out, slots, kernels=kernels)
+    inputs: Inputs = {"x": x, "slopes": expect_table(draw.name, slopes)}
+    return block_draw(draw, "xielu_rows", inputs, out)
 
 
 def _check_xielu(shapes: Shapes, params: Params) -> None:
@@ -79,7 +67,7 @@ def _oracle_xielu(inputs: Mapping[str, Array], params: Params, size: tuple[int, 
 _TEXEL = 4
 
 
-def merge_rows(name: str, x: RowInterleaved, out: RowInterleaved, *, slots: Extent, kernels: KernelOptions) -> DrawSpec:
+def merge_rows(draw: Pass, x: RowInterleaved, out: RowInterleaved) -> DrawSpec:
     """Row t of out [tokens, m · D] is rows m · t to m · t + m - 1 of x [rows, D] side by side.
 
     Raises:
@@ -88,10 +76,10 @@ def merge_rows(name: str, x: RowInterleaved, out: RowInterleaved, *, slots: Exte
     merged, rest = divmod(out.cols, x.cols)
     if rest or x.cols % _TEXEL:
         raise PlanError(
-            f"draw {name}: rows of {x.cols} floats make rows of {out.cols}; expected a multiple, and whole fours"
+            f"draw {draw.name}: rows of {x.cols} floats make rows of {out.cols}; expected a multiple, and whole fours"
         )
     defines = [("MERGED", merged), ("X_TEXELS", x.cols // _TEXEL)]
-    return block_draw(name, "merge", "merge_rows", {"x": x}, out, slots, defines, kernels=kernels, cells=True)
+    return block_draw(draw, "merge_rows", {"x": x}, out, defines, cells=True)
 
 
 def _check_merge(shapes: Shapes, params: Params) -> None:
@@ -110,17 +98,8 @@ POOLINGS = {"mean": 0, "max": 1, "mean_sqrt_len": 2, "weightedmean": 3}
 """Names of sentence-transformers, and their numbers in shaders/pool_rows.frag."""
 
 
-def pool_rows(
-    name: str,
-    x: RowInterleaved,
-    texts: TensorSpec,
-    out: RowInterleaved,
-    *,
-    slots: Extent,
-    how: str,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """The pooled vector of each text of the first ``slots`` slots of out; ``how`` is a key of :data:`POOLINGS`.
+def pool_rows(draw: Pass, x: RowInterleaved, texts: TensorSpec, out: RowInterleaved, *, how: str) -> DrawSpec:
+    """The pooled vector of each text in a row of out; ``how`` is a key of :data:`POOLINGS`.
 
     Row t of the table ``texts`` (:mod:`glinfer.kernels.fused.rows`) describes a text: its tokens are rows base +
     position to base + last of x.
@@ -129,10 +108,10 @@ def pool_rows(
         PlanError: there is no such kind.
     """
     if how not in POOLINGS:
-        raise PlanError(f"draw {name}: there is no pooling {how!r}; expected one of {', '.join(POOLINGS)}")
+        raise PlanError(f"draw {draw.name}: there is no pooling {how!r}; expected one of {', '.join(POOLINGS)}")
     inputs: Inputs = {"x": x, "rows": texts}
     defines = [("POOL", POOLINGS[how])]
-    return block_draw(name, "pool", "pool_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
+    return block_draw(draw, "pool_rows", inputs, out, defines, cells=True)
 
 
 def _check_pool(shapes: Shapes, params: Params) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -12,21 +11,25 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
 from glinfer.kernels.fused.rows import DRAWN, INVERSE_TEMPERATURE, NOISE, NOISE_KEY, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.noise import gumbel_at
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, op
 
 
 def pick(
-    name: str, logits: TensorSpec, out: TensorSpec, *, vocab: int, first: Extent = 0, kernels: KernelOptions
+    draw: Pass, logits: RowInterleaved, out: TensorSpec, rows: TensorSpec | None = None, *, first: Extent = 0
 ) -> DrawSpec:
-    """The 16 candidates of a block's lanes, (score, id, 0, whether the logit is 0), into slot ``first`` of ``out``.
+    """The 16 candidates of a block's lanes, (score, id, 0, whether the logit is 0), for each row of logits.
 
-    logits [1, vocab] and out [slots, 64] are in blocks, and lane n reads the texels n, n + 16, … of the logits. Run
+    logits [rows, vocab] and out [slots, 64] are in blocks, and lane n reads the texels n, n + 16, … of the logits. With
+    the table ``rows`` each row's candidates are in its slot of out. Without it there is one row, in slot ``first``. Run
     values: noise (0 or 1), inverse_temperature, noise_key.
     """
-    how: dict[str, Any] = {"kernels": kernels, "first": first}
-    how["per_run"] = tuple((each, each) for each in ("noise", "inverse_temperature", "noise_key"))
-    return block_draw(name, "pick", "pick", {"logits": logits}, out, 1, [("VOCAB", vocab)], **how)
+    vocab = "VOCAB", logits.cols
+    if rows is None:
+        per_run = tuple((each, each) for each in ("noise", "inverse_temperature", "noise_key"))
+        return block_draw(draw, "pick", {"logits": logits.tensors[0]}, out, [vocab], first=first, per_run=per_run)
+    inputs: Inputs = {**dict(logits.inputs()), "rows": rows}
+    defines = [*logits.layout.defines("LOGITS"), ("ROWS", len(logits.tensors)), vocab]
+    return block_draw(draw, "pick_rows", inputs, out, defines, shader="pick")
 
 
 NO_SCORE = np.float32(-3.4e38)
@@ -94,22 +97,6 @@ def _candidates(logits: Array, noise: bool, inverse_temperature: float, noise_ke
             best = mine[np.argmax(scores[mine])]
             found[number] = scores[best], best, 0.0, logits[best] == 0.0
     return found.reshape(-1)
-
-
-def pick_rows(
-    name: str,
-    logits: RowInterleaved,
-    rows: TensorSpec,
-    out: TensorSpec,
-    *,
-    vocab: int,
-    count: Extent,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """:func:`pick` for the first ``count`` rows of the table ``rows``, each into its slot of out [rows, 64]."""
-    inputs: Inputs = {**dict(logits.inputs()), "rows": rows}
-    defines = [*logits.layout.defines("LOGITS"), ("ROWS", len(logits.tensors)), ("VOCAB", vocab)]
-    return block_draw(name, "pick", "pick_rows", inputs, out, count, defines, kernels=kernels, shader="pick")
 
 
 @op("pick_rows", ("rows",), X_ROWS, _check, ("rows",))

@@ -18,13 +18,13 @@ from glinfer.kernels.published.linear import ACTIVATIONS, activate
 from glinfer.kernels.spec import Array, DrawSpec, Params, TensorSpec, float64, op
 
 
-def scan_row(name: str, run: DeltaRun, x: TensorSpec, out: TensorSpec) -> DrawSpec:
+def scan_row(run: DeltaRun, x: TensorSpec, out: TensorSpec) -> DrawSpec:
     """The rows of the cache, out [rows, heads.kept], from x [rows, heads.mixed]: keys, decays, values times steps."""
-    return run.draw(name, "row", "scan_row", {"x": x}, [out], placed=False)
+    return run.draw("row", "scan_row", {"x": x}, [out], placed=False)
 
 
 def scan_gate(
-    name: str, run: DeltaRun, x: TensorSpec, results: TensorSpec, gates: TensorSpec, decay: TensorSpec, out: TensorSpec
+    run: DeltaRun, x: TensorSpec, results: TensorSpec, gates: TensorSpec, decay: TensorSpec, out: TensorSpec
 ) -> DrawSpec:
     """``out = (results + skip · v) · silu(z)``; results and out [rows, values].
 
@@ -33,15 +33,13 @@ def scan_gate(
     """
     defines: Defines = [("GATE_BLOCK", run.heads.z_at // BLOCK_FLOATS), ("ACTIVATION", ACTIVATIONS["silu"])]
     inputs = {"x": x, "results": results, "gates": gates, "decay": decay}
-    return run.draw(name, "gated", "scan_gate", inputs, [out], defines, placed=False)
+    return run.draw("gated", "scan_gate", inputs, [out], defines, placed=False)
 
 
-def scan_norm(
-    name: str, run: DeltaRun, x: TensorSpec, gains: TensorSpec, out: TensorSpec, *, groups: int, eps: float
-) -> DrawSpec:
+def scan_norm(run: DeltaRun, x: TensorSpec, gains: TensorSpec, out: TensorSpec, *, groups: int, eps: float) -> DrawSpec:
     """``out = x / sqrt(mean(x²) + eps) · gains``, the mean over each of ``groups`` parts; x, out [rows, values]."""
     defines: Defines = [("GROUP_TEXELS", run.heads.values // groups // 4), ("EPS", float(eps))]
-    return run.draw(name, "mixed", "scan_norm", {"x": x, "gains": gains}, [out], defines, placed=False)
+    return run.draw("mixed", "scan_norm", {"x": x, "gains": gains}, [out], defines, placed=False)
 
 
 @op("scan_row", ("x",), (), widths("mixed", "kept"))

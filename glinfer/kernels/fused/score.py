@@ -9,31 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BLOCK_TEXELS
-from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.draws import Inputs, block_draw
 from glinfer.kernels.fused.rows import WANTED, X_ROWS, RowInterleaved, gathered
 from glinfer.kernels.fused.sample import NO_SCORE
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, op
 
 
-def score_rows(
-    name: str,
-    logits: RowInterleaved,
-    rows: TensorSpec,
-    out: RowInterleaved,
-    *,
-    vocab: int,
-    slots: Extent,
-    kernels: KernelOptions,
-) -> DrawSpec:
+def score_rows(draw: Pass, logits: RowInterleaved, rows: TensorSpec, out: RowInterleaved) -> DrawSpec:
     """The 16 parts of 4 numbers that :func:`log_probabilities` needs of each row of logits [rows, vocab].
 
     The table ``rows`` names each row's wanted token; out [rows, 64] is interleaved as the logits are.
     """
     inputs: Inputs = {"x": logits, "rows": rows}
-    defines = [("VOCAB", vocab)]
-    return block_draw(name, "score", "score_rows", inputs, out, slots, defines, kernels=kernels, cells=True)
+    return block_draw(draw, "score_rows", inputs, out, [("VOCAB", logits.cols)], cells=True)
 
 
 class RowScores(NamedTuple):

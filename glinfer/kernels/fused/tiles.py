@@ -28,23 +28,15 @@ from glinfer.kernels.fused.cached import (
 )
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout
 from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered, padded, stored_places
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.published.attention import MASKED
-from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Shapes, TensorSpec, float64, given, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, op
 from glinfer.quant.formats import GROUP
 
 _OF_SLOTS: dict[str, Any] = {"quad": True, "cells": True, "per_run": (("row_slots", "row_slots"),)}
 
 
 def tile_scores(
-    name: str,
-    queries: RowInterleaved,
-    cache: TensorSpec,
-    rows: TensorSpec,
-    out: RowInterleaved,
-    heads: Heads,
-    *,
-    kernels: KernelOptions,
+    draw: Pass, queries: RowInterleaved, cache: TensorSpec, rows: TensorSpec, out: RowInterleaved, heads: Heads
 ) -> DrawSpec:
     """``out[r, t] = scale · q[r] · k[t]`` for each head and every token t that the row sees; -1e30 for others.
 
@@ -54,19 +46,18 @@ def tile_scores(
     """
     inputs: Inputs = {"x": queries, "cache": cache, "rows": rows}
     defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0])]
-    how: dict[str, Any] = {**_OF_SLOTS, "kernels": kernels, "vertex": "common/causal.vert"}
-    return block_draw(name, "attn.scores", "tile_scores", inputs, out, "score_slots", defines, **how)
+    draw = draw._replace(rows="score_slots")
+    return block_draw(draw, "tile_scores", inputs, out, defines, vertex="common/causal.vert", **_OF_SLOTS)
 
 
 def tile_values(
-    name: str,
+    draw: Pass,
     scores: RowInterleaved,
     cache: TensorSpec,
     rows: TensorSpec,
     out: RowInterleaved,
     heads: Heads,
     *,
-    kernels: KernelOptions,
     sinks: TensorSpec | None = None,
     split: bool = False,
 ) -> DrawSpec:
@@ -79,21 +70,18 @@ def tile_values(
     """
     inputs: Inputs = {"x": scores, "cache": cache, "rows": rows, "sinks": sinks}
     defines = [*heads.defines, ("CACHE_SLOTS", cache.shape[0]), *given(SINKS=sinks, PARTS=split)]
-    how: dict[str, Any] = {**_OF_SLOTS, "kernels": kernels}
-    if split:
-        how |= {"instances": "score_groups", "adds": True, "clears": "all"}
-    return block_draw(name, "attn.values", "tile_values", inputs, out, "row_slots", defines, **how)
+    shared: dict[str, Any] = {"instances": "score_groups", "adds": True, "clears": "all"} if split else {}
+    return block_draw(draw._replace(rows="row_slots"), "tile_values", inputs, out, defines, **_OF_SLOTS, **shared)
 
 
 def store_rows(
-    name: str,
+    draw: Pass,
     x: RowInterleaved,
-    rows: TensorSpec,
     cache: TensorSpec,
+    rows: TensorSpec | None = None,
     *,
-    together: bool,
-    kernels: KernelOptions,
-    kind: str = "attn.store",
+    first: str = "position",
+    together: bool = False,
     ring: tuple[int, int] | None = None,
     gated: bool = False,
 ) -> DrawSpec:
@@ -101,54 +89,34 @@ def store_rows(
 
     Columns of x beyond the cache's are not stored. With ``gated`` x is B | C | x as for
     :func:`glinfer.kernels.fused.convolve.short_conv`, and B · x is stored. With ``ring``, its slots and the slots of a
-    sequence in the table, the cache has a ring for each sequence.
+    sequence in the table, the cache has a ring for each sequence. Without the table there is one row, and ``first`` is
+    the run value that names its slot.
 
     ``together`` means that the rows' slots are consecutive from the run value strip_first on; the cache's blocks aside
     are then not written. Of rows together in a ring only the last ones are stored, which fit: ``last.{slots}`` rows
     from row ``first_row.{slots}`` on. For a cache in bytes this draw rounds the numbers; x then also has columns of
     queries, which are not stored.
     """
-    layout = block_layout(name, cache)
+    factor = [("FACTOR_BLOCK", 2 * blocks_for(cache.shape[1]))] if gated else []
+    if rows is None:
+        alone = [("STRIP", 0), ("ALONE", 1), *factor]
+        return block_draw(draw, "store_row", {"x": x}, cache, alone, shader="store_rows", first=first)
+    layout = block_layout(draw.name, cache)
     strip = together and layout.in_one_line and ring is None
     cols = layout.kept_cols if strip and layout.aside else cache.shape[1]
     defines = [("STRIP", int(strip)), *(() if ring is None else zip(("RING", "EVERY"), ring, strict=True))]
-    defines += _factor(cache, gated=gated)
+    defines += factor
     how: dict[str, Any] = {"cover": "strip"} if strip else {"vertex": "common/rows.vert"}
-    how |= {"kernels": kernels, "size": ("rows", cols)}
+    how["size"] = draw.rows, cols
     if together and ring is not None:
         defines.append(("LAST_ROWS", 1))
         how |= {"size": (f"last.{ring[0]}", cols), "per_run": (("first_row", f"first_row.{ring[0]}"),)}
-    return block_draw(name, kind, "store_rows", {"x": x, "rows": rows}, cache, "rows", defines, **how)
+    return block_draw(draw, "store_rows", {"x": x, "rows": rows}, cache, defines, **how)
 
 
-def store_row(
-    name: str,
-    x: RowInterleaved,
-    cache: TensorSpec,
-    *,
-    kind: str = "attn.store",
-    first: str = "position",
-    gated: bool = False,
-    kernels: KernelOptions,
-) -> DrawSpec:
-    """``cache[first] = x[0]``, the row of one token, in a sequence that begins in the first slot.
-
-    x [1, cols] is in one tensor; otherwise it and ``gated`` are as in :func:`store_rows`. ``kind`` is the group in
-    tables of draws. Run value: ``first``.
-    """
-    how: dict[str, Any] = {"kernels": kernels, "shader": "store_rows", "first": first}
-    defines = [("STRIP", 0), ("ALONE", 1), *_factor(cache, gated=gated)]
-    return block_draw(name, kind, "store_row", {"x": x}, cache, 1, defines, **how)
-
-
-def _factor(cache: TensorSpec, *, gated: bool) -> list[tuple[str, int]]:
-    """The define of the first block of a row's third part, by which the first part is multiplied."""
-    return [("FACTOR_BLOCK", 2 * blocks_for(cache.shape[1]))] if gated else []
-
-
-def take_row(name: str, x: RowInterleaved, out: TensorSpec, *, kernels: KernelOptions) -> DrawSpec:
+def take_row(draw: Pass, x: RowInterleaved, out: TensorSpec) -> DrawSpec:
     """``out = x[last_row]``, [1, D] in blocks. Run value: last_row."""
-    return block_draw(name, "take", "take_row", {"x": x}, out, 1, kernels=kernels, per_run=(("row", "last_row"),))
+    return block_draw(draw, "take_row", {"x": x}, out, per_run=(("row", "last_row"),))
 
 
 def _check_tiles(shapes: Shapes, params: Params) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -12,12 +11,11 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
 from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, turned_by
-from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.spec import Array, DrawSpec, Params, Shapes, TensorSpec, float64, given, looked_up, op
+from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, looked_up, op
 
 
 def turn_heads(
-    name: str,
+    draw: Pass,
     x: RowInterleaved,
     gains: TensorSpec,
     turning: Turning,
@@ -31,9 +29,7 @@ def turn_heads(
     latent: Latent | None = None,
     low_at: int = 0,
     rows: TensorSpec | None,
-    slots: Extent = 1,
     first: Extent = 0,
-    kernels: KernelOptions,
 ) -> DrawSpec:
     """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
 
@@ -45,11 +41,11 @@ def turn_heads(
     rotated. With a ``latent``, the last elements of each key and value, only these are divided, by their own mean; and
     queries by that of the vector they are made of, the ``latent.query_rank`` columns of x from ``low_at`` on, if any.
     With ``turned_first`` heads are rotated before all this; then no angle may change lengths. With the table
-    ``rows`` the rows of the first ``slots`` slots are rotated by their positions; without it one row, by the run value
-    position, and written into slot ``first`` of out.
+    ``rows`` rows are rotated by their positions; without it one row, by the run value position, and written into slot
+    ``first`` of out.
     """
     alone, turns = rows is None, turning.table is not None
-    inputs: Inputs = {"x": x, "gains": expect_table(name, gains), **turning.inputs(name)}
+    inputs: Inputs = {"x": x, "gains": expect_table(draw.name, gains), **turning.inputs(draw.name)}
     inputs["rows"] = rows if turns and not turning.by_row else None
     defines = [
         *turning.defines,
@@ -62,9 +58,8 @@ def turn_heads(
     ]
     if latent is not None:
         defines += [("LATENT", latent.rank), ("LOW", latent.query_rank), ("LOW_AT", low_at // 4)]
-    how: dict[str, Any] = {"kernels": kernels, "cells": not alone, "first": first}
-    how["per_run"] = (("position", turning.run_value),) if alone and turns else ()
-    return block_draw(name, "attn.turn", "turn_heads", inputs, out, 1 if alone else slots, defines, **how)
+    per_run = (("position", turning.run_value),) if alone and turns else ()
+    return block_draw(draw, "turn_heads", inputs, out, defines, cells=not alone, first=first, per_run=per_run)
 
 
 def _check(shapes: Shapes, params: Params) -> None:

@@ -81,7 +81,6 @@ def choice_plan(
             Lists(*map(flat, Lists._fields)),
             Ranks(*map(flat, Ranks._fields)),
             laid_out(picks, "cache"),
-            vocab=vocab,
             kernels=kernels,
             mask=table(MASK, mask_words(vocab)) if masked else None,
             changes=changes,

@@ -11,9 +11,9 @@ from glinfer.errors import PlanError
 from glinfer.graph.nodes import Branch, ExpertMlps, Layer, Mlp
 from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.norms import normalize_rows
-from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
+from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved, Vectors
 from glinfer.kernels.fused.rowwise import pool_rows
-from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.kernels.spec import Pass, RunValue, TensorSpec
 from glinfer.lower.fused.caches import attention_layout
 from glinfer.lower.fused.rows import ChunkLowering, halved, slots_for
 from glinfer.lower.options import PlanOptions
@@ -101,10 +101,10 @@ class EncodeLowering(ChunkLowering):
     def normalize(self, name: str, x: RowInterleaved, out: RowInterleaved) -> None:
         """Draw a norm of the stream itself."""
         centred = self.recipes.family.norm == "layer"
-        norms, gains = self.row_norms(f"{name}.factors", x, "row.norms.whole", centred=centred), self.of_model(name)
-        self.plan.draw(normalize_rows(name, "normalize", x, norms, gains, out, centred=centred, **self.in_slots))
+        norms, gains = self.row_norms(f"{name}.factors", x, "row.norms.whole", centred=centred), self.weight(name)
+        self.plan.draw(normalize_rows(self.in_slots(name, "normalize"), x, norms, gains, out, centred=centred))
 
-    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, Vectors]]) -> None:
         """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
         if layer.mixing.sum_norm is None:
             super().after_mixing(layer, mixed)
@@ -131,8 +131,8 @@ class EncodeLowering(ChunkLowering):
             x = self.other
         pooled = "text.pooled" if config.dense else EMBEDDINGS
         found = self.dealt(pooled, self.text_slots, config.hidden_size)
-        how = _POOLED.get(config.pooling, "mean")
-        self.plan.draw(pool_rows("pool", x, self.texts, found, slots="text_slots", how=how, kernels=self.kernels))
+        draw, how = Pass("pool", self.kernels, rows="text_slots"), _POOLED.get(config.pooling, "mean")
+        self.plan.draw(pool_rows(draw, x, self.texts, found, how=how))
         self.dense(found, range(len(config.dense)), EMBEDDINGS, "text.dense.{}")
 
     def dense(self, x: RowInterleaved, numbers: range, out: str, between: str) -> RowInterleaved:

@@ -12,7 +12,7 @@ from glinfer.config import ModelConfig
 from glinfer.families.layer import Rope
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.fused.rowwise import merge_rows
-from glinfer.kernels.spec import RunValue
+from glinfer.kernels.spec import Pass, RunValue
 from glinfer.lower.fused.encode import EncodeLowering
 from glinfer.lower.fused.rows import ROW_ANGLES, slots_for
 from glinfer.lower.options import PlanOptions
@@ -79,5 +79,5 @@ class _ImageLowering(EncodeLowering):
         """Draw tokens of joined patches, by the dense matrices from ``first`` on; returns the names of the result."""
         slots, width = slots_for(self.tokens, self.targets), self.config.hidden_size * self.config.patches_per_token
         found = self.dealt("image.merged", slots, width)
-        self.plan.draw(merge_rows(name, x, found, slots="text_slots", kernels=self.kernels))
+        self.plan.draw(merge_rows(Pass(name, self.kernels, "merge", "text_slots"), x, found))
         return self.dense(found, range(len(self.config.dense))[first : first + 2], out, "image.inner").names

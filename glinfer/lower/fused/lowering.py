@@ -6,17 +6,17 @@ where they are computed; and blending adds branches to the residual stream where
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
 from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
 from glinfer.kernels.flat.delta import DELTA_EPS
+from glinfer.kernels.fused.cached import cached_scores, cached_values
 from glinfer.kernels.fused.convolve import PARTS, short_conv
 from glinfer.kernels.fused.delta import (
     RING,
@@ -34,19 +34,22 @@ from glinfer.kernels.fused.delta import (
     input_ring,
 )
 from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
+from glinfer.kernels.fused.embed import embed
 from glinfer.kernels.fused.experts import mix_experts, route
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LowRankSum, lora_down
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.per_layer import per_layer_hidden, scale_rows
-from glinfer.kernels.fused.rows import RowInterleaved, padded
+from glinfer.kernels.fused.rows import RowInterleaved, Vectors, padded
 from glinfer.kernels.fused.rowwise import gate_heads, xielu_rows
+from glinfer.kernels.fused.sample import pick
 from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
+from glinfer.kernels.fused.tiles import store_rows
 from glinfer.kernels.fused.turn import turn_heads
-from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.kernels.spec import Pass, RunValue, TensorSpec
 from glinfer.lower.fused.caches import attention_layout
 from glinfer.lower.options import PlanOptions
-from glinfer.lower.weights.fold import Weight, Weights
+from glinfer.lower.weights.fold import Weights
 from glinfer.lower.weights.recipe import Recipe, head_floats
 from glinfer.program.plan import PlanBuilder
 from glinfer.program.points import CENTRED, View
@@ -56,8 +59,8 @@ PROJECTED = "per_layer.in"
 """The projections of embeddings for the third branches of all layers."""
 
 
-class Lowering(ABC):
-    """A fast plan under construction: the fused draws of a model's graph, for one row or for many.
+class Lowering:
+    """A fast plan under construction: the fused draws of a model's graph, for one row; subclasses have many.
 
     All plans of one model declare a weight, or a cache of equally many slots, with one name and one layout, so that
     they can share the textures.
@@ -65,24 +68,30 @@ class Lowering(ABC):
     Attributes:
         table: the table of rows; None for the one row of the token at the run value ``position``.
         used, counted: the slots of rows that a run computes, and the rows.
+        most_rows, prefix: rows of a tensor with a row a slot, and what the names of activations begin with.
         cache_slots, every: slots of the caches, and of each sequence.
         hidden: the residual stream before and after a branch; the same tensors where blending adds to it in place.
         streams: the two tensors of the stream; the same where one is enough.
         stores, normed_heads: whether a pass of its own puts keys and values into the cache, or normalises heads.
+        scores, stats: attention's scores, and their statistics where instances share its values.
         picks: the choices of the run before, where rows may take their tokens from these.
+        in_bytes: whether keys and values are kept in bytes, and queries where they are computed.
+        centred: what the name of the stream ends in where its mean was taken away.
         kept: the caches that the last layer has written, where later tokens need nothing else of it.
         branch: the output of a branch that is normalised before it is added, where layers have that.
     """
 
     few = False
-    """Whether rows are few, so that passes share their sums out as those of one row do."""
-    shares_norms = False
-    """Whether products behind a norm are shared out too, since rows are too few to fill a GPU."""
+    """Whether rows are too few to fill a GPU, so that products behind a norm are shared out too."""
     together = False
     """Whether rows may follow each other in a sequence."""
     table: TensorSpec | None = None
     used: Extent = 1
     counted: Extent = 1
+    most_rows = 1
+    prefix = ""
+    scores: TensorSpec
+    stats: TensorSpec | None = None
     picks: TensorSpec | None = None
     projected: TensorSpec | None = None
     adapter_table: TensorSpec | None = None
@@ -103,8 +112,9 @@ class Lowering(ABC):
         self.config, self.kernels = options.config, options.kernels
         self.cache_format = CACHE_FORMATS[options.cache]
         self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
-        self.graph = self.recipes.graph
+        self.graph, self.weights = self.recipes.graph, self.recipes.by_name(options.adapters)
         self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
+        self.in_bytes, self.centred = self.cache_format.attention == BYTES, CENTRED if self.recipes.centred else ""
         self.cache_slots, self.every, self.kept = cache_slots, every, list[str]()
 
     def declare(self, *, in_place: bool, stores: bool) -> None:
@@ -134,53 +144,97 @@ class Lowering(ABC):
         """The same before heads are normalised and turned."""
         return self.rows(self.name_of("attn.raw", layer), self.recipes.qkv_floats(layer))
 
-    def has_queries_apart(self, node: Attention) -> bool:
-        """Whether the cache that a layer reads has no place for its queries."""
-        return self.in_bytes or node.of.source is not None
+    @property
+    def images(self) -> TensorSpec | None:
+        """The rows of images among the rows of a run; None where it has none."""
+        return None
 
-    @abstractmethod
+    def called(self, name: str) -> str:
+        """The name of an activation of rows, in plans for many without the branch."""
+        return f"{self.prefix}{name.removeprefix('attn.').removeprefix('mlp.')}" if self.prefix else name
+
     def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
         """An activation of the rows of a run."""
+        return RowInterleaved((self.row_vector(name, floats),))
 
-    @abstractmethod
     def row_vector(self, name: str, floats: int) -> TensorSpec:
         """An activation in one tensor, with a row a slot."""
+        return self.whole_vector(f"{self.prefix}{name}", self.most_rows, floats)
 
-    @abstractmethod
-    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
-        """Draw x in one tensor, a row a slot, which is called ``name``."""
+    def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
+        """An activation [slots, floats] in one tensor."""
+        return self.blocks(name, slots, floats)
 
-    @abstractmethod
+    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str, rows: Extent = "rows") -> TensorSpec:
+        """Draw x in one tensor, a row a slot, which is called ``name``; one row is in one already."""
+        return x.tensors[0]
+
+    def in_slots(self, name: str, kind: str = "") -> Pass:
+        """A draw over the slots of rows."""
+        return Pass(name, self.kernels, kind, self.used)
+
+    def in_rows(self, name: str, kind: str = "") -> Pass:
+        """A draw over one tensor with a row a slot."""
+        return Pass(name, self.kernels, kind, self.counted)
+
     def store(
-        self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0, *, gated: bool = False
+        self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str = "", ring: int = 0, *, gated: bool = False
     ) -> None:
         """Draw the copy of rows, or of B · x, to their tokens' slots in a cache, or in rings of ``ring`` slots."""
+        how: dict[str, Any] = {"first": f"ring.{ring}" if ring else "position", "gated": gated}
+        how |= {"together": self.together and self.plan.max_rows > ring, "ring": (ring, self.every) if ring else None}
+        self.plan.draw(store_rows(self.in_rows(name, kind), x, cache, self.table, **how))
 
-    @abstractmethod
-    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
-        """Draw the attention of a layer over its cache."""
-
-    @abstractmethod
     def product(
-        self,
-        recipe: Recipe,
-        x: RowInterleaved | TensorSpec | RawRows,
-        out: RowInterleaved,
-        *,
-        raw: bool = False,
-        **further: Any,
+        self, recipe: Recipe, x: Vectors | RawRows, out: RowInterleaved, *, raw: bool = False, **further: Any
     ) -> None:
         """Draw a product, with the norm of its recipe, or its bare sums; ``further`` are arguments of :func:`gemm`."""
+        if not isinstance(x, RawRows):
+            self.adapt(recipe, x)
+        further |= self.norms_of(recipe, x) if recipe.norm and not raw else {}
+        further |= {"alone": self.table is None, "rows": self.table, "raw": raw}
+        self.plan.draw(gemm(self.in_slots(recipe.name), x, self.matrix(recipe), out, **further))
 
-    @property
-    def in_slots(self) -> dict[str, Any]:
-        """The arguments of a pass over the slots of rows."""
-        return {"slots": self.used, "kernels": self.kernels}
+    def norms_of(self, recipe: Recipe, x: Vectors | RawRows) -> dict[str, Any]:
+        """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
+        return {"norm_eps": self.config.layer_norm_eps}
 
-    @property
-    def in_rows(self) -> dict[str, Any]:
-        """The arguments of a pass over one tensor with a row a slot."""
-        return {"rows": self.counted, "kernels": self.kernels}
+    def embed(self, out: RowInterleaved | None = None) -> None:
+        """Draw the embeddings of tokens to the stream, or to ``out``."""
+        table = f"{self.recipes.head().name}.weight" if self.recipes.table_is_head else "wte"
+        wte, wpe, out = self.weight(table), self.weight_if_any("wpe"), out or self.hidden[0]
+        how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
+        draw = self.in_slots("embed")
+        self.plan.draw(embed(draw, wte, wpe, self.picks, out, self.table, images=self.images, **how))
+        self.value(f"embed{self.centred}", View(self.config.hidden_size))
+        self.embed_layers()
+
+    def head(self) -> RowInterleaved:
+        """Draw the logits of each row."""
+        logits = self.rows("logits", self.config.vocab_size)
+        self.product(self.recipes.head(), self.hidden[0], logits, cap=self.config.final_logit_softcapping)
+        self.value("logits", View(self.config.vocab_size, rows="only"))
+        return logits
+
+    def pick(self, picks: TensorSpec) -> None:
+        """Draw the choice of the token after each row."""
+        self.plan.draw(pick(self.in_rows("pick"), self.head(), picks, self.table, first="position"))
+
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> Vectors:
+        """Draw the attention of a layer over its cache, of one row of each sequence."""
+        heads, to = self.recipes.heads(layer), f"blocks.{layer}.attn"
+        mixed, queries = self.blocks(self.called(self.name_of("attn.mixed", layer)), self.most_rows, heads.width), None
+        if self.in_bytes or node.of.source is not None:  # the cache that the layer reads has no place for queries
+            place = self.name_of("queries", layer)
+            queries = self.by_row(layer, "attn.queries", self.qkv(layer), place, self.most_rows)
+        how: dict[str, Any] = {"rows": self.table, "stats": self.stats}
+        scores, values = (self.in_slots(f"h.{layer}.attn.{part}") for part in ("scores", "values"))
+        self.plan.draw(cached_scores(scores, cache, self.scores, heads, queries=queries, **how))
+        self.value(f"{to}.scores", View("slots", heads.count))
+        how["sinks"] = self.weight_if_any(f"h.{layer}.attn.sinks")
+        self.plan.draw(cached_values(values, self.scores, cache, mixed, heads, **how))
+        self.value(f"{to}.mixed", View(node.of.head_dim, heads.count, cols_apart=heads.floats))
+        return RowInterleaved((mixed,)) if self.table is None else mixed
 
     def value(self, name: str, view: View) -> None:
         """Name what the last draw has written, in the plan of one sequence; ``latent_`` what heads see of a latent."""
@@ -200,11 +254,6 @@ class Lowering(ABC):
         """A cache [slots, floats]."""
         return self.plan.laid_out(name, "cache", BlockLayout.by_block((slots, floats), self.max_texture_size))
 
-    @property
-    def in_bytes(self) -> bool:
-        """Whether keys and values are kept in bytes, and queries where they are computed."""
-        return self.cache_format.attention == BYTES
-
     def layer_cache(self, layer: int) -> TensorSpec:
         """The cache of one layer: keys and values of tokens, queries once for each ``every`` tokens.
 
@@ -215,37 +264,19 @@ class Lowering(ABC):
         layout = attention_layout(self.recipes.heads(layer), *slots, form, self.max_texture_size)
         return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
 
-    def weight(self, name: str, among: Iterable[Weight]) -> TensorSpec:
+    def weight(self, name: str) -> TensorSpec:
         """The weight of this name."""
-        layout = next(each.layout for each in among if each.name == name)
+        layout = self.weights[name].layout
         return self.plan.laid_out(name, "weight", layout(self.kernels.quad, self.max_texture_size))
 
-    def of_model(self, name: str) -> TensorSpec:
-        """A weight outside of all products and layers, or a norm of the stream."""
-        return self.weight(name, self.recipes.of_model())
-
-    def of_layer(self, layer: int, kind: str) -> TensorSpec:
-        """A weight of a layer that no product has."""
-        return self.weight(f"h.{layer}.{kind}", self.recipes.of_layer(layer))
-
-    def of_product(self, recipe: Recipe, part: str) -> TensorSpec:
-        """A weight of a product."""
-        return self.weight(f"{recipe.name}.{part}", self.recipes.of_product(recipe, self.adapters))
-
-    def sinks(self, layer: int, node: Attention) -> TensorSpec | None:
-        """The sinks of a layer's heads; None where it has none."""
-        return None if node.sinks is None else self.of_layer(layer, "attn.sinks")
-
-    def tables(self) -> tuple[TensorSpec, TensorSpec | None]:
-        """The token embeddings, and those of positions, or None where positions are rotary."""
-        recipes = self.recipes
-        wte = self.of_product(recipes.head(), "weight") if recipes.table_is_head else self.of_model("wte")
-        return wte, self.of_model("wpe") if recipes.places else None
+    def weight_if_any(self, name: str) -> TensorSpec | None:
+        """The weight of this name; None where the model has none."""
+        return self.weight(name) if name in self.weights else None
 
     def matrix(self, recipe: Recipe) -> Matrix:
         """The packed matrix of a product with its constants and its gain."""
-        weight, consts = (self.of_product(recipe, each) for each in ("weight", "consts"))
-        gain = self.of_product(recipe, "gain") if recipe.has_gain else None
+        weight, consts = (self.weight(f"{recipe.name}.{each}") for each in ("weight", "consts"))
+        gain = self.weight_if_any(f"{recipe.name}.gain")
         biased = self.recipes.biased(recipe)
         return Matrix(weight, consts, recipe.width, gain, recipe.gated, biased, self.low_rank(recipe))
 
@@ -254,33 +285,29 @@ class Lowering(ABC):
         _, ranks = self.adapters.places(recipe)
         if not ranks:
             return None
-        down, up = (self.of_product(recipe, each) for each in ("lora_down", "lora_up"))
+        down, up = (self.weight(f"{recipe.name}.{each}") for each in ("lora_down", "lora_up"))
         experts = self.config.experts
         used = 1 if experts is None or recipe.experts == 1 else experts.stacked.used
-        inner = self.inner_of_adapters(f"lora.inner.{used * ranks}", used * ranks)
+        inner = self.whole_vector(f"lora.inner.{used * ranks}", self.most_rows, used * ranks)
         count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
         return LowRankSum(down, up, inner, count, biased, self.adapter_table, recipe.experts, used)
 
-    @abstractmethod
-    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
-        """Declare the inner vectors of adapters, [rows, ranks]."""
-
-    def adapt(self, recipe: Recipe, x: TensorSpec | RowInterleaved, **chosen: Any) -> None:
+    def adapt(self, recipe: Recipe, x: Vectors, **chosen: Any) -> None:
         """Draw the inner vectors of the adapters of a product, for the product that follows, or of chosen experts."""
         low_rank = self.low_rank(recipe)
         if low_rank is None:
             return
-        name, parts = f"{recipe.name}.lora", 1
+        x, parts = x.tensors[0] if isinstance(x, RowInterleaved) and self.table is None else x, 1
         if self.parts_of(recipe) > 1:
             parts = parts_of_steps(4 * blocks_for(recipe.width), self.kernels.part_steps)
-        self.plan.draw(lora_down(name, f"{recipe.kind}.lora", x, low_rank, parts=parts, **self.in_rows, **chosen))
+        self.plan.draw(lora_down(self.in_rows(f"{recipe.name}.lora"), x, low_rank, parts=parts, **chosen))
 
     def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
         """Draw a layer; with ``ends`` only what it keeps for later tokens."""
-        found: list[tuple[Branch, RowInterleaved | TensorSpec]] = []
+        found: list[tuple[Branch, Vectors]] = []
         for branch in layer.mixings:
             node = branch.body
-            mixed: RowInterleaved | TensorSpec | None = None
+            mixed: Vectors | None = None
             if isinstance(node, Convolution):
                 mixed = self.convolve(layer.number, node, ends=ends)
             elif isinstance(node, DeltaMixing):
@@ -302,19 +329,19 @@ class Lowering(ABC):
         x = self.rows("conv.projected", PARTS * padded(width))
         self.product(self.recipes.mixing_in(layer), self.hidden[0], x)
         if not self.together:
-            self.store(f"{name}.store", x, inputs, "conv.store", layout.every, gated=True)
+            self.store(f"{name}.store", x, inputs, ring=layout.every, gated=True)
             self.value(f"blocks.{layer}.conv.gated", View(width, rows=layout.every))
         mixed = None if ends else self.rows("conv.mixed", width)
         if mixed is not None:
-            taps, how = self.of_layer(layer, "conv.taps"), {**self.in_slots, "together": self.together}
-            how |= {"rows": self.table, "length": length, "every": self.every}
-            self.plan.draw(short_conv(f"{name}.mixed", x, inputs, taps, mixed, **how))
+            draw, taps = self.in_slots(f"{name}.mixed"), self.weight(f"{name}.taps")
+            how: dict[str, Any] = {"length": length, "every": self.every, "together": self.together}
+            self.plan.draw(short_conv(draw, x, inputs, taps, mixed, self.table, **how))
             self.value(f"blocks.{layer}.conv.mixed", View(width))
         if self.together:
-            self.store(f"{name}.store", x, inputs, "conv.store", layout.every, gated=True)
+            self.store(f"{name}.store", x, inputs, ring=layout.every, gated=True)
         return mixed
 
-    def attention(self, layer: int, node: Attention, *, ends: bool) -> RowInterleaved | TensorSpec | None:
+    def attention(self, layer: int, node: Attention, *, ends: bool) -> Vectors | None:
         """Draw keys, values and queries of a layer, what its heads see, and their gates where it has them."""
         cache, to, dim = self.layer_cache(layer), f"blocks.{layer}.attn", node.of.head_dim
         self.keys_and_values(layer, node, cache)
@@ -343,16 +370,14 @@ class Lowering(ABC):
             how: dict[str, Any] = {"head_dim": node.of.head_dim, "eps": self.config.layer_norm_eps, **first}
             how |= {"whole": node.whole, "values": node.of.value_norms, "turned_first": node.of.turned_first}
             how |= {"latent": node.of.latent, "low_at": self.recipes.gates_at}
-            gains = self.of_layer(layer, "attn.qkv.turn")
-            self.plan.draw(
-                turn_heads(f"{name}.turn", raw, gains, turning, out, rows=self.table, **how, **self.in_slots)
-            )
+            gains, draw = self.weight(f"{name}.qkv.turn"), self.in_slots(f"{name}.turn")
+            self.plan.draw(turn_heads(draw, raw, gains, turning, out, rows=self.table, **how))
         heads = self.recipes.heads(layer)
         self.name_heads(layer, "q", heads.count, heads.queries_at, straight=straight)
         if node.of.source is not None:
             return
         if not straight:
-            self.store(f"{name}.store", out, cache, "attn.store")
+            self.store(f"{name}.store", out, cache)
         self.name_heads(layer, "k", heads.kv, 0)
         self.name_heads(layer, "v", heads.kv, heads.kv_floats)
 
@@ -360,9 +385,8 @@ class Lowering(ABC):
         """Name queries, keys or values, which the last draw has written, ``straight`` into the cache or not."""
         dim = self.config.layer(layer).head_dim
         order = () if letter == "v" else tuple(map(int, self.recipes.turned_places(dim)))
-        where: Literal["only", "position"] = "position" if straight else "only"
-        view = View(dim, heads, cols_apart=head_floats(dim), start=start, order=order, rows=where)
-        self.value(f"blocks.{layer}.attn.{letter}", view)
+        how: dict[str, Any] = {"start": start, "order": order, "rows": "position" if straight else "only"}
+        self.value(f"blocks.{layer}.attn.{letter}", View(dim, heads, cols_apart=head_floats(dim), **how))
 
     def turning(self, layer: int, node: Attention) -> Turning | None:
         """The outputs that a layer turns by their positions or normalises; None where it does neither."""
@@ -373,24 +397,23 @@ class Lowering(ABC):
 
     def angles(self, rope: Rope) -> dict[str, Any]:
         """The table of angles, and how rows are found in it."""
-        table, long = self.of_model(self.recipes.ropes[rope]), self.config.long_after
+        table, long = self.weight(self.recipes.ropes[rope]), self.config.long_after
         positions, back = self.config.max_position_embeddings if long else 0, bool(self.options.sections)
         return {"table": table, "positions": positions, "apart": rope.scales_queries, "back": back}
 
-    def open_gates(
-        self, layer: int, mixed: RowInterleaved | TensorSpec, head_floats: int
-    ) -> RowInterleaved | TensorSpec:
+    def open_gates(self, layer: int, mixed: Vectors, head_floats: int) -> Vectors:
         """Draw the results of attention times their gates, one for each ``head_floats`` of them unless that is 0."""
-        raw, slots = self.raw(layer), self.used
-        out: RowInterleaved | TensorSpec
+        raw, draw = self.raw(layer), self.in_slots(f"h.{layer}.attn.gated", "attn.gate")
+        out: Vectors
         if isinstance(mixed, TensorSpec):
-            raw, slots = RowInterleaved((self.by_row(layer, "attn.rows", raw, "attn.raw"),)), self.counted
+            raw = RowInterleaved((self.by_row(layer, "attn.rows", raw, "attn.raw"),))
+            draw = draw._replace(rows=self.counted)
             out = self.blocks("row.gated", *mixed.shape)
             mixed, target = RowInterleaved((mixed,)), RowInterleaved((out,))
         else:
             out = target = self.rows("attn.gated", mixed.cols)
-        how: dict[str, Any] = {**self.in_slots, "gates_at": self.recipes.gates_at, "slots": slots}
-        self.plan.draw(gate_heads(f"h.{layer}.attn.gated", mixed, raw, target, head_floats=head_floats, **how))
+        gates_at = self.recipes.gates_at
+        self.plan.draw(gate_heads(draw, mixed, raw, target, gates_at=gates_at, head_floats=head_floats))
         return out
 
     def apply_delta_rule(self, layer: int, branch: Branch, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
@@ -398,58 +421,57 @@ class Lowering(ABC):
         kind, heads, of = branch.name, DeltaHeads(node.rule), self.config.layer(layer)
         name, scan = f"h.{layer}.{kind}", node.rule.scan
         piece = self.table.shape[0] if self.together and self.table is not None else 0
-        run = DeltaRun(heads, self.kernels, self.table, self.every, piece)
+        run = DeltaRun(name, heads, self.kernels, self.table, self.every, piece)
         found = self.rows(f"{kind}.projected", heads.projected)
         self.product(self.recipes.mixing_in(layer, branch), self.hidden[0], found)
         projected = self.by_row(layer, f"{kind}.rows", found, f"{kind}.projected")
         layouts = heads.layouts(of.taps, self.cache_slots // self.every, self.max_texture_size)
-        inputs, cache, *states = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
+        inputs, cache, even, odd = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
         # Of several consecutive rows of a delta rule lengths are a pass of their own, and corrections are solved for.
         solves = piece > 0 and not scan
         raw, mixed = (self.row_vector(f"{kind}.{part}", heads.mixed) for part in ("raw", "given"))
-        taps, decay = (self.of_layer(layer, f"{kind}.{part}") for part in ("taps", "decay"))
+        taps, decay = (self.weight(f"{name}.{part}") for part in ("taps", "decay"))
         how: dict[str, Any] = {"length": of.taps, "eps": DELTA_EPS, "unit": not piece and not scan}
         draw, given = self.plan.draw, raw if solves else mixed
-        draw(delta_conv(f"{name}.conv", run, projected, inputs, cache, taps, decay, given, **how))
-        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, f"{kind}.store", input_ring(of.taps))
+        draw(delta_conv(run, projected, inputs, cache, taps, decay, given, **how))
+        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, ring=input_ring(of.taps))
         if solves:
-            draw(delta_unit(f"{name}.unit", run, raw, mixed, eps=DELTA_EPS))
+            draw(delta_unit(run, raw, mixed, eps=DELTA_EPS))
         keys = None if scan else self.row_vector(f"{kind}.scores.keys", heads.per_head)
         queries = None if ends else self.row_vector(f"{kind}.scores.queries", heads.per_head)
         if keys is not None or queries is not None:
-            draw(delta_scores(f"{name}.scores", run, mixed, cache, keys, queries))
-        even, odd = states
+            draw(delta_scores(run, mixed, cache, keys, queries))
         kept = self.row_vector(f"{kind}.kept", heads.kept)
         if keys is None:
-            draw(scan_row(f"{name}.row", run, mixed, kept))
+            draw(scan_row(run, mixed, kept))
         else:
-            draw(delta_recall(f"{name}.row", run, mixed, keys, cache, (even, odd), kept, queries=False))
+            draw(delta_recall(run, mixed, keys, cache, (even, odd), kept, queries=False))
         if solves and keys is not None:
             apart, kept = kept, self.row_vector(f"{kind}.corrected", heads.kept)
             solved = self.row_vector(f"{kind}.solved", heads.per_head)
-            draw(delta_solve(f"{name}.solve", run, mixed, keys, solved))
-            draw(delta_correct(f"{name}.correct", run, apart, solved, kept))
+            draw(delta_solve(run, mixed, keys, solved))
+            draw(delta_correct(run, apart, solved, kept))
         self.store(f"{name}.row_store", RowInterleaved((kept,)), cache, f"{kind}.store", RING)
-        draw(*(delta_fold(f"{name}.fold.{parity}", run, cache, (even, odd), parity) for parity in (0, 1)))
+        draw(*(delta_fold(run, cache, (even, odd), parity) for parity in (0, 1)))
         if queries is None:
             return None
         results, out = (self.row_vector(f"{kind}.{part}", heads.rule.values) for part in ("results", "mixed"))
-        draw(delta_recall(f"{name}.results", run, mixed, queries, cache, (even, odd), results, queries=True))
+        draw(delta_recall(run, mixed, queries, cache, (even, odd), results, queries=True))
         eps, groups = self.config.layer_norm_eps, node.rule.norm_groups
         if scan:
             gated = self.row_vector(f"{kind}.gated", heads.rule.values) if groups else out
-            draw(scan_gate(f"{name}.gated", run, mixed, results, projected, decay, gated))
+            draw(scan_gate(run, mixed, results, projected, decay, gated))
             results = gated
         if node.norm is not None:
-            gains = self.of_layer(layer, f"{kind}.norm")
+            gains = self.weight(f"{name}.norm")
             if scan:
-                draw(scan_norm(f"{name}.mixed", run, results, gains, out, groups=groups, eps=eps))
+                draw(scan_norm(run, results, gains, out, groups=groups, eps=eps))
             else:
-                draw(delta_norm(f"{name}.mixed", run, results, projected, gains, out, eps=eps))
+                draw(delta_norm(run, results, projected, gains, out, eps=eps))
         self.value(f"blocks.{layer}.{kind}.mixed", View(heads.rule.values))
         return out
 
-    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, Vectors]]) -> None:
         """Draw the rest of a layer: output projections and the MLP, all added to the residual stream."""
         before, behind = self.hidden  # the stream, and where the next branch leaves it
         number, node = layer.number, layer.mlp.body
@@ -473,8 +495,8 @@ class Lowering(ABC):
             before, behind = behind, before
         if layer.scale is not None:
             behind = self.streams[before is self.streams[0]]
-            factor = self.of_layer(number, "scale")
-            self.plan.draw(scale_rows(f"h.{number}.scale", before, factor, behind, **self.in_slots))
+            draw = self.in_slots(f"h.{number}.scale")
+            self.plan.draw(scale_rows(draw, before, self.weight(draw.name), behind))
             before, behind = behind, behind if self.in_place else before
         self.hidden = before, behind
         self.value(f"{to}.resid_post{self.centred}", stream)
@@ -495,43 +517,35 @@ class Lowering(ABC):
         assert self.projected is not None
         gates, hidden = self.rows("per_layer.gate", width), self.rows("per_layer.hidden", width)
         self.product(recipes[0], residual, gates, activation=self.config.hidden_act)
-        table, gain = self.of_layer(number, "per_layer.table"), self.of_model("per_layer.gain")
-        how: dict[str, Any] = {"rows": self.table, "picks": self.picks, "layer": number, **self.in_slots}
-        name, how["eps"] = f"h.{number}.per_layer.hidden", self.config.layer_norm_eps
-        self.plan.draw(per_layer_hidden(name, gates, self.projected, gain, table, hidden, **how))
+        table, gain = self.weight(f"h.{number}.per_layer.table"), self.weight("per_layer.gain")
+        how: dict[str, Any] = {"rows": self.table, "picks": self.picks, "layer": number}
+        draw, how["eps"] = self.in_slots(f"h.{number}.per_layer.hidden"), self.config.layer_norm_eps
+        self.plan.draw(per_layer_hidden(draw, gates, self.projected, gain, table, hidden, **how))
         self.value(f"blocks.{number}.per_layer.hidden", View(width))
         self.add(recipes[1], hidden, residual, out)
 
-    @property
-    def centred(self) -> str:
-        """What the name of the stream ends in where its mean was taken away."""
-        return CENTRED if self.recipes.centred else ""
-
-    def add(
-        self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows, residual: RowInterleaved, out: RowInterleaved
-    ) -> None:
+    def add(self, recipe: Recipe, x: Vectors | RawRows, residual: RowInterleaved, out: RowInterleaved) -> None:
         """Draw a product that is added to the residual stream, normalised before where the layer has that."""
         x = x if isinstance(x, RawRows) else self.rounded(recipe, x)
         if recipe.post_norm:
             assert self.branch is not None
             self.product(recipe, x, self.branch, **self.shared(self.parts_of(recipe), "all"))
-            name, kind = recipe.named(recipe.post_kind), recipe.post_kind
-            gains = self.weight(name, self.recipes.of_product(recipe, self.adapters))
-            self.norm(name, kind, self.branch, gains, out, residual=apart_from(out, residual))
+            draw = self.in_slots(recipe.named(recipe.post_kind))
+            self.norm(draw, self.branch, self.weight(draw.name), out, residual=apart_from(out, residual))
         elif residual is not out:
             self.product(recipe, x, out, residual=residual)
         else:
             self.product(recipe, x, out, adds=True, parts=self.parts_of(recipe))
 
-    def rounded(self, recipe: Recipe, x: RowInterleaved | TensorSpec) -> RowInterleaved | TensorSpec:
+    def rounded(self, recipe: Recipe, x: Vectors) -> Vectors:
         """Draw the norm before a product whose results are rounded, in one tensor where x is; else return x."""
         if not recipe.rounded:
             return x
-        slots, name = self.counted if isinstance(x, TensorSpec) else self.used, f"rounded.{recipe.width}"
+        in_order, name = self.in_rows if isinstance(x, TensorSpec) else self.in_slots, f"rounded.{recipe.width}"
         out = self.blocks(f"row.{name}", *x.shape) if isinstance(x, TensorSpec) else self.rows(name, x.cols)
         given, to = (RowInterleaved((each,)) if isinstance(each, TensorSpec) else each for each in (x, out))
-        gains, kind = self.of_product(recipe, "norm"), f"{recipe.kind.partition('.')[0]}.norm"
-        self.norm(f"{recipe.name}.norm", kind, given, gains, to, residual=None, width=recipe.floats, slots=slots)
+        draw = in_order(f"{recipe.name}.norm", f"{recipe.branch}.norm")
+        self.norm(draw, given, self.weight(draw.name), to, residual=None, width=recipe.floats)
         return out
 
     @staticmethod
@@ -543,10 +557,9 @@ class Lowering(ABC):
         """Instances that share a product which blending adds to the residual stream."""
         return shared_parts(self.matrix(recipe), self.kernels.part_steps)
 
-    def norm(self, name: str, kind: str, x: RowInterleaved, gains: TensorSpec, out: RowInterleaved, **how: Any) -> None:
+    def norm(self, draw: Pass, x: RowInterleaved, gains: TensorSpec, out: RowInterleaved, **how: Any) -> None:
         """Draw the norm of rows, which are rounded or added to others."""
-        how = {**self.in_slots, "eps": self.config.layer_norm_eps, **how}
-        self.plan.draw(post_norm(name, kind, x, gains, out, **how))
+        self.plan.draw(post_norm(draw, x, gains, out, eps=self.config.layer_norm_eps, **how))
 
     def use_experts(self, layer: int, node: ExpertMlps, residual: RowInterleaved, out: RowInterleaved) -> None:
         """Draw the choice of each row's experts, their products, and the sum that is added to the residual stream."""
@@ -559,21 +572,19 @@ class Lowering(ABC):
         logits = self.row_vector("mlp.router", len(router.rows))
         choice = self.row_vector("mlp.choice", CHOICE_FLOATS * experts.used)
         self.adapt(router, x)
-        how: dict[str, Any] = {"slots": self.counted, "kernels": self.kernels, "norm_eps": recipes.norm_eps(router)}
-        self.plan.draw(gemm(router.name, "mlp.router", x, self.matrix(router), logits, **how))
+        norm_eps = recipes.norm_eps(router)
+        self.plan.draw(gemm(self.in_rows(router.name), x, self.matrix(router), logits, norm_eps=norm_eps))
         self.value(f"blocks.{layer}.mlp.router", View(chooses.count))
-        how = {"bias": None if node.choice_bias is None else self.of_layer(layer, "mlp.expert_bias"), **self.in_rows}
-        how["scales"] = None if node.norms is None else self.of_layer(layer, "mlp.expert_scale")
+        bias, scales = (self.weight_if_any(f"{name}.expert_{each}") for each in ("bias", "scale"))
         first = replace(chooses, shared=False) if chooses.apart else chooses
-        self.plan.draw(route(f"{name}.choice", "mlp.choice", logits, choice, first, **how))
+        self.plan.draw(route(self.in_rows(f"{name}.choice"), logits, choice, first, bias=bias, scales=scales))
         parts, choice = self.expert_products(layer, experts, x, choice)
-        how = {"slots": self.used, **self.in_rows}
+        draw = self.in_slots(f"{name}.mix")
         if node.norms is not None and inner is not None:
             shared, chosen = (self.rows(f"mlp.{each}", out.cols) for each in ("shared_out", "chosen"))
             self.product(recipes.apart(layer)[1], inner, shared)
-            self.plan.draw(
-                mix_experts(f"{name}.mix", "mlp.mix", parts, choice, chosen, experts, residual=None, alone=True, **how)
-            )
+            rows = self.counted
+            self.plan.draw(mix_experts(draw, parts, choice, chosen, experts, residual=None, rows=rows, alone=True))
             self.add_normed(layer, shared, chosen, residual, out)
             return
         if inner is not None:  # added once the experts have read the stream
@@ -583,9 +594,8 @@ class Lowering(ABC):
             else:
                 self.add(recipes.apart(layer)[1], inner, residual, summed)
             residual = summed
-        how["bias"] = None if node.sum_bias is None else self.of_layer(layer, "mlp.sum_bias")
-        how["residual"] = apart_from(out, residual)
-        self.plan.draw(mix_experts(f"{name}.mix", "mlp.mix", parts, choice, out, experts, **how))
+        bias, added = self.weight_if_any(f"{name}.sum_bias"), apart_from(out, residual)
+        self.plan.draw(mix_experts(draw, parts, choice, out, experts, residual=added, rows=self.counted, bias=bias))
 
     def add_normed(
         self, layer: int, shared: RowInterleaved, chosen: RowInterleaved, residual: RowInterleaved, out: RowInterleaved
@@ -597,8 +607,8 @@ class Lowering(ABC):
             ("chosen", chosen, both, first),
             ("sum", both, out, apart_from(out, residual)),
         ):
-            name, gains = f"h.{layer}.mlp.norm.{part}", self.of_layer(layer, f"mlp.norm.{part}")
-            self.norm(name, "mlp.post_norm", x, gains, to, residual=beside, alone=part == "shared")
+            draw = self.in_slots(f"h.{layer}.mlp.norm.{part}", "mlp.post_norm")
+            self.norm(draw, x, self.weight(draw.name), to, residual=beside, alone=part == "shared")
 
     def add_weighted(
         self,
@@ -613,28 +623,25 @@ class Lowering(ABC):
         name, found = f"h.{layer}.mlp.shared", self.rows("mlp.shared_out", out.cols)
         self.product(self.recipes.apart(layer)[1], inner, found)
         choice, only = self.row_vector("mlp.shared_choice", CHOICE_FLOATS), Experts(1, 1, normed=False)
-        how = {"slots": self.used, "residual": apart_from(out, residual), **self.in_rows}
+        draw, added = self.in_slots(f"{name}.mix", "mlp.mix"), apart_from(out, residual)
         self.plan.draw(
-            route(f"{name}.choice", "mlp.choice", logits, choice, alone, **self.in_rows),
-            mix_experts(f"{name}.mix", "mlp.mix", found, choice, out, only, **how),
+            route(self.in_rows(f"{name}.choice", "mlp.choice"), logits, choice, alone),
+            mix_experts(draw, found, choice, out, only, residual=added, rows=self.counted),
         )
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
-    ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
-        """Draw the products of rows with their experts; returns those, and the choices that say where each lies.
-
-        Here each row is computed by itself.
-        """
+    ) -> tuple[Vectors, TensorSpec]:
+        """Draw the products of each row with its experts; returns those, and the choices that say where each lies."""
         config, up, down = self.config, self.recipes.up(layer), self.recipes.down(layer)
         inner = self.row_vector("mlp.inner", experts.used * padded(config.intermediate_size))
         parts = self.row_vector("mlp.parts", experts.used * padded(config.hidden_size))
-        chosen: dict[str, Any] = {"slots": self.counted, "kernels": self.kernels, "experts": experts, "choice": choice}
+        chosen: dict[str, Any] = {"experts": experts, "choice": choice}
         norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
         self.adapt(up, x, choice=choice)
-        self.plan.draw(gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **norm, **chosen))
+        self.plan.draw(gemm(self.in_rows(up.name), x, self.matrix(up), inner, **norm, **chosen))
         self.adapt(down, inner, choice=choice, apart=config.intermediate_size)
-        self.plan.draw(gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, apart=True, **chosen))
+        self.plan.draw(gemm(self.in_rows(down.name), inner, self.matrix(down), parts, apart=True, **chosen))
         return parts, choice
 
     def expanded(self, layer: int, node: Mlp, stream: RowInterleaved) -> RowInterleaved | RawRows:
@@ -648,8 +655,8 @@ class Lowering(ABC):
             self.product(recipe, x, inner, activation="none" if node.alphas else config.hidden_act)
             if node.alphas:
                 linear, inner = inner, self.rows("mlp.activated", width)
-                alphas, name = self.of_layer(layer, "mlp.alphas"), f"h.{layer}.mlp.act"
-                self.plan.draw(xielu_rows(name, linear, alphas, inner, **self.in_slots))
+                alphas = self.weight(f"h.{layer}.mlp.alphas")
+                self.plan.draw(xielu_rows(self.in_slots(f"h.{layer}.mlp.act"), linear, alphas, inner))
             self.value(f"blocks.{layer}.mlp.hidden", View(width))
             return inner
         self.product(recipe, x, inner, adds=True, parts=self.parts_of(recipe), clears="all", raw=True)
@@ -657,19 +664,19 @@ class Lowering(ABC):
 
     @cached_property
     def raw_inner(self) -> bool:
-        """Whether the MLP's first product leaves bare sums."""
-        kernels, first = self.kernels, self.graph.layer(0).mlp
-        shares = self.shares_norms and kernels.part_steps > 0 and kernels.split_inner
+        """Whether the MLP's first product leaves bare sums, which no adapter reads, nor adds to after the norm."""
+        kernels, first, recipes, places = self.kernels, self.graph.layer(0).mlp, self.recipes, self.adapters.places
+        shares = self.few and kernels.part_steps > 0 and kernels.split_inner
         plain = isinstance(first.body, Mlp) and not first.body.alphas
-        return shares and first.norm is not None and not first.norm.rounded and plain and not self._reads_inner
-
-    @cached_property
-    def _reads_inner(self) -> bool:
-        """Whether an adapter reads the row between the MLP's products, or adds to it after the norm."""
-        recipes, places = self.recipes, self.adapters.places
-        return any(
-            places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
-            for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
+        return (
+            shares
+            and first.norm is not None
+            and not first.norm.rounded
+            and plain
+            and not any(
+                places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
+                for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
+            )
         )
 
     def shared_norm_parts(self, recipe: Recipe, cache: TensorSpec) -> int:
@@ -679,7 +686,7 @@ class Lowering(ABC):
         # Sums of half floats would be rounded once for each instance. Bytes are rounded in a pass behind.
         into_slot = layout.format_name == "rgba32f" and layout.slot_is_rectangular
         shared = self.kernels.split_norms and (into_slot or self.in_bytes)
-        return self.parts_of(recipe) if shared and self.shares_norms else 1
+        return self.parts_of(recipe) if shared and self.few else 1
 
 
 def apart_from(out: RowInterleaved, added: RowInterleaved | None) -> RowInterleaved | None:

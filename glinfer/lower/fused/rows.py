@@ -19,26 +19,21 @@ from typing import Any
 from glinfer.errors import PlanError
 from glinfer.families.layer import Experts, Rope
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout
+from glinfer.gl.layouts.matrix import Extent
 from glinfer.graph.nodes import Attention, Branch, Layer
-from glinfer.kernels.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
+from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.fused.delta import SPAN
-from glinfer.kernels.fused.dense import RawRows, Turning
-from glinfer.kernels.fused.embed import add_images, embed_rows
-from glinfer.kernels.fused.expert_groups import (
-    few_rows,
-    group_draws,
-    most_groups,
-    tally_rows,
-)
+from glinfer.kernels.fused.dense import RawRows
+from glinfer.kernels.fused.embed import add_images
+from glinfer.kernels.fused.expert_groups import few_rows, group_draws, most_groups, tally_rows
 from glinfer.kernels.fused.experts import join_rows
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.fused.norms import norm_floats, row_norms
-from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved
-from glinfer.kernels.fused.sample import pick_rows
+from glinfer.kernels.fused.rows import ROW_WORDS, RowInterleaved, Vectors
 from glinfer.kernels.fused.score import score_rows
-from glinfer.kernels.fused.tiles import store_rows, take_row, tile_scores, tile_values
-from glinfer.kernels.spec import RunValue, TensorSpec
+from glinfer.kernels.fused.tiles import take_row, tile_scores, tile_values
+from glinfer.kernels.spec import Pass, RunValue, TensorSpec
 from glinfer.lower.fused.caches import delta_layers, rings_of
 from glinfer.lower.fused.lowering import PROJECTED, Lowering
 from glinfer.lower.fused.token import stream_before
@@ -124,7 +119,7 @@ def drafted_plan(options: PlanOptions, *, rows: int, cache_slots: int) -> Plan:
     """The plan ``drafted``: tokens that follow each other in a sequence, with the choice of the token after each.
 
     Table, inputs and errors are those of :func:`chunk_plan`. The choice of row r is in row r of ``row.picks``,
-    drawn with the noise that the table gives the row (:func:`glinfer.kernels.fused.sample.pick_rows`); keys and values
+    drawn with the noise that the table gives the row (:func:`glinfer.kernels.fused.sample.pick`); keys and values
     go to the cache, so that a sequence keeps the rows that it accepts and overwrites the others.
     """
     return _DraftedLowering(options, rows, cache_slots, cache_slots).build()
@@ -134,7 +129,7 @@ class _RowsLowering(Lowering):
     """Rows in slots, one in each render target."""
 
     table: TensorSpec
-    counted = "rows"
+    counted, prefix = "rows", "row."
 
     def __init__(
         self, name: str, run_values: list[RunValue], options: PlanOptions, rows: int, cache_slots: int, every: int
@@ -146,17 +141,12 @@ class _RowsLowering(Lowering):
             raise PlanError(f"a cache of {cache_slots} slots; expected a multiple of {SLOT_TOKENS}")
         self.targets = self.kernels.rows_per_draw
         self.used = self.slots = slots_for(rows, self.targets)
-        self.table = self.read_table(ROWS, self.slots * self.targets, ROW_WORDS, "rgba32ui")
+        self.most_rows = self.slots * self.targets
+        self.table = self.read_table(ROWS, self.most_rows, ROW_WORDS, "rgba32ui")
         self.declare(in_place=self.kernels.blends, stores=True)
 
-    @property
-    def images(self) -> TensorSpec | None:
-        """The rows of images among the rows of a run; None where it has none."""
-        return None
-
     def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
-        name = f"row.{name.removeprefix('attn.').removeprefix('mlp.')}"
-        return self.dealt(name, self.slots, floats, format_name=format_name)
+        return self.dealt(self.called(name), self.slots, floats, format_name=format_name)
 
     def dealt(
         self, name: str, slots: int, floats: int, kind: str = "activation", *, tiles: int = 0, **further: Any
@@ -172,50 +162,18 @@ class _RowsLowering(Lowering):
         """An input that is read a row at a time."""
         return self.plan.laid_out(name, "input", RowLayout.of((rows, cols), format_name, self.max_texture_size))
 
-    def row_vector(self, name: str, floats: int) -> TensorSpec:
-        return self.whole_vector(f"row.{name}", self.slots * self.targets, floats)
-
-    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
-        return self.whole_vector(name, self.slots * self.targets, ranks)
-
     def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
-        """An activation [slots, floats]."""
         layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=self.kernels.row_tiles)
         return self.plan.laid_out(name, "activation", layout)
 
-    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
+    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str, rows: Extent = "rows") -> TensorSpec:
         joined = self.row_vector(name, x.cols)
-        self.plan.draw(join_rows(f"h.{layer}.{kind}", kind, x, joined, **self.in_rows))
+        self.plan.draw(join_rows(Pass(f"h.{layer}.{kind}", self.kernels, kind, rows), x, joined))
         return joined
-
-    def embed(self, picks: TensorSpec | None = None, out: RowInterleaved | None = None) -> None:
-        self.picks, (wte, wpe) = picks, self.tables()
-        how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
-        how |= {"picks": picks, "images": self.images, **self.in_slots}
-        self.plan.draw(embed_rows("embed", self.table, wte, wpe, self.hidden[0] if out is None else out, **how))
-        self.embed_layers()
-
-    def store(
-        self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0, *, gated: bool = False
-    ) -> None:
-        together = self.together and self.plan.max_rows > ring
-        how: dict[str, Any] = {"together": together, "gated": gated, "kernels": self.kernels, "kind": kind}
-        how["ring"] = (ring, self.every) if ring else None
-        self.plan.draw(store_rows(name, x, self.table, cache, **how))
-
-    def head(self) -> RowInterleaved:
-        logits = self.rows(LOGITS.removeprefix("row."), self.config.vocab_size)
-        self.product(self.recipes.head(), self.hidden[0], logits, cap=self.config.final_logit_softcapping)
-        return logits
-
-    def pick(self, picks: TensorSpec) -> None:
-        """Choose the token after each row."""
-        vocab, logits = self.config.vocab_size, self.head()
-        self.plan.draw(pick_rows("pick", logits, self.table, picks, vocab=vocab, count="rows", kernels=self.kernels))
 
     def expert_products(
         self, layer: int, experts: Experts, x: TensorSpec, choice: TensorSpec
-    ) -> tuple[TensorSpec | RowInterleaved, TensorSpec]:
+    ) -> tuple[Vectors, TensorSpec]:
         """Draw the products of rows with their experts, rows of one expert together unless they are few.
 
         Where adapters change experts, each row is computed by itself, as its expert's adapter is its own.
@@ -226,18 +184,18 @@ class _RowsLowering(Lowering):
         if self.few or adapted or most <= self.few_expert_rows or most * experts.used < experts.count:
             return super().expert_products(layer, experts, x, choice)
         name, config, targets = f"h.{layer}.mlp", self.config, self.targets
-        groups = most_groups(self.slots * targets, targets, experts)
-        tally = self.whole_vector("row.mlp.tally", tally_rows(self.slots * targets), experts.count)
+        groups = most_groups(self.most_rows, targets, experts)
+        tally = self.whole_vector("row.mlp.tally", tally_rows(self.most_rows), experts.count)
         chosen = self.whole_vector("row.mlp.groups", groups, CHOICE_FLOATS * targets)
         places = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
         inner = self.dealt("row.mlp.inner", groups, config.intermediate_size)
         parts = self.dealt("row.mlp.parts", groups, config.hidden_size)
         norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
-        in_groups: dict[str, Any] = {"slots": groups, "experts": experts, "chosen": chosen, "kernels": self.kernels}
+        first, second = (Pass(each.name, self.kernels, rows=groups) for each in (up, down))
         self.plan.draw(
-            *group_draws(name, choice, tally, places, chosen, experts, targets=targets, **self.in_rows),
-            gemm(up.name, "mlp.fc_in", x, self.matrix(up), inner, **in_groups, **norm),
-            gemm(down.name, "mlp.fc_out", inner, self.matrix(down), parts, **in_groups),
+            *group_draws(self.in_rows(name), choice, tally, places, chosen, experts, targets=targets),
+            gemm(first, x, self.matrix(up), inner, experts=experts, chosen=chosen, **norm),
+            gemm(second, inner, self.matrix(down), parts, experts=experts, chosen=chosen),
         )
         return parts, places
 
@@ -245,26 +203,6 @@ class _RowsLowering(Lowering):
     def few_expert_rows(self) -> int:
         """The most rows that go one by one through their experts."""
         return _few_rows(self.options, self.plan.max_rows)
-
-    def product(
-        self,
-        recipe: Recipe,
-        x: RowInterleaved | TensorSpec | RawRows,
-        out: RowInterleaved,
-        *,
-        turning: Turning | None = None,
-        raw: bool = False,
-        **further: Any,
-    ) -> None:
-        if not isinstance(x, RawRows):
-            self.adapt(recipe, x)
-        further |= self.norms_of(recipe, x) if recipe.norm and not raw else {}
-        further |= {"turning": turning, "rows": None if turning is None else self.table}
-        self.plan.draw(gemm(recipe.name, recipe.kind, x, self.matrix(recipe), out, raw=raw, **self.in_slots, **further))
-
-    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
-        """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
-        return {"norm_eps": self.config.layer_norm_eps}
 
 
 def few_chunk_rows(options: PlanOptions) -> int:
@@ -323,7 +261,7 @@ class ChunkLowering(_RowsLowering):
                 "takes them in together"
             )
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
-        self.scores = self.dealt("row.scores", groups * slots, config.num_attention_heads * BLOCK_FLOATS, tiles=1)
+        self.tiles = self.dealt("row.scores", groups * slots, config.num_attention_heads * BLOCK_FLOATS, tiles=1)
         if self.deep:
             self.streams = self.streams[0], self.rows("hidden.b", config.hidden_size)
 
@@ -351,8 +289,8 @@ class ChunkLowering(_RowsLowering):
                 shared[PROJECTED] = RowInterleaved((self.projected,))
             for name, rows in shared.items():
                 out = self.blocks(name, 1, rows.cols)
-                draw = f"take.{name}" if self.plan.shared else "take"
-                self.plan.draw(take_row(draw, rows, out, kernels=self.kernels))
+                draw = Pass(f"take.{name}" if self.plan.shared else "take", self.kernels, "take")
+                self.plan.draw(take_row(draw, rows, out))
                 self.plan.shared = (*self.plan.shared, name)
             results = (*results, *shared)
         return self.plan.build(*results)
@@ -360,18 +298,20 @@ class ChunkLowering(_RowsLowering):
     def finish(self) -> None:
         """Draw what follows the last layer: nothing, since only the last token of a prompt needs a head."""
 
-    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved | TensorSpec:
+    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> Vectors:
         """Draw the attention of a layer over its cache."""
-        heads, name, kernels = self.recipes.heads(layer), f"h.{layer}.attn", self.kernels
+        heads, table = self.recipes.heads(layer), self.table
         mixed = self.rows(self.name_of("attn.mixed", layer), heads.width)
-        how: dict[str, Any] = {"sinks": self.sinks(layer, node), "split": self.few and kernels.split_values}
+        how: dict[str, Any] = {"split": self.few and self.kernels.split_values}
+        how["sinks"] = self.weight_if_any(f"h.{layer}.attn.sinks")
+        scores, values = (self.in_slots(f"h.{layer}.attn.{part}") for part in ("scores", "values"))
         self.plan.draw(
-            tile_scores(f"{name}.scores", self.qkv(layer), cache, self.table, self.scores, heads, kernels=kernels),
-            tile_values(f"{name}.values", self.scores, cache, self.table, mixed, heads, kernels=kernels, **how),
+            tile_scores(scores, self.qkv(layer), cache, table, self.tiles, heads),
+            tile_values(values, self.tiles, cache, table, mixed, heads, **how),
         )
         return mixed
 
-    def norms_of(self, recipe: Recipe, x: RowInterleaved | TensorSpec | RawRows) -> dict[str, Any]:
+    def norms_of(self, recipe: Recipe, x: Vectors | RawRows) -> dict[str, Any]:
         """Draw the norms of a product's rows in a pass of their own, unless rows are few."""
         if self.few:
             return super().norms_of(recipe, x)
@@ -384,8 +324,8 @@ class ChunkLowering(_RowsLowering):
         """Draw the factors of the norms of rows."""
         shape = x.slots, norm_floats(self.targets, centred=centred)
         norms = self.plan.laid_out(out, "activation", BlockLayout.by_block(shape, self.max_texture_size))
-        how: dict[str, Any] = {"eps": self.config.layer_norm_eps, "centred": centred, **further, **self.in_slots}
-        self.plan.draw(row_norms(name, "norms", x, norms, **how))
+        how: dict[str, Any] = {"eps": self.config.layer_norm_eps, "centred": centred, **further}
+        self.plan.draw(row_norms(self.in_slots(name, "norms"), x, norms, **how))
         return norms
 
     @property
@@ -406,15 +346,14 @@ class ChunkLowering(_RowsLowering):
         """The first layers after which further vectors of images are added; the last one's reaches only logits."""
         return min(self.options.deep, self.config.producing_layers - (not self.has_head)) if self._pictured else 0
 
-    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, RowInterleaved | TensorSpec]]) -> None:
+    def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, Vectors]]) -> None:
         """Draw the rest of a layer, and add the further vectors of images that belong to it."""
         super().after_mixing(layer, mixed)
         if layer.number >= self.deep:
             return
-        before, width, name = self.hidden[0], self.config.hidden_size, f"h.{layer.number}.images"
+        before, width, draw = self.hidden[0], self.config.hidden_size, self.in_slots(f"h.{layer.number}.images")
         out, images = self.streams[before is self.streams[0]], self._by_token(deep_name(layer.number), width)
-        vocab = self.config.vocab_size
-        self.plan.draw(add_images(name, self.table, before, images, out, tokens=vocab, **self.in_slots))
+        self.plan.draw(add_images(draw, self.table, before, images, out, tokens=self.config.vocab_size))
         self.hidden = out, out if self.in_place else before
 
     def angles(self, rope: Rope) -> dict[str, Any]:
@@ -434,14 +373,13 @@ class _ScoreLowering(ChunkLowering):
     def finish(self) -> None:
         """Score each row's wanted token."""
         logits, scores = self.head(), self.rows(SCORES.removeprefix("row."), BLOCK_FLOATS)
-        vocab = self.config.vocab_size
-        self.plan.draw(score_rows("score", logits, self.table, scores, vocab=vocab, **self.in_slots))
+        self.plan.draw(score_rows(self.in_slots("score"), logits, self.table, scores))
 
 
 class _DraftedLowering(ChunkLowering):
     """Few rows: norms are computed in the products, and sums are shared out, as the plan ``fast`` does both."""
 
-    name, has_head, few, shares_norms = "drafted", True, True, True
+    name, has_head, few = "drafted", True, True
 
     def finish(self) -> None:
         """Choose the token after each row."""
@@ -469,27 +407,12 @@ class _BatchLowering(_RowsLowering):
         self.scores = self.blocks("row.scores", groups * rows, config.num_attention_heads * BLOCK_FLOATS)
 
     def build(self) -> Plan:
-        picks = self.cache(PICKS, self.table.shape[0], BLOCK_FLOATS)
-        self.embed(picks)
+        picks = self.picks = self.cache(PICKS, self.most_rows, BLOCK_FLOATS)
+        self.embed()
         for layer in self.graph.layers:
             self.draw_layer(layer)
         self.pick(picks)
         return self.plan.build()
-
-    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> TensorSpec:
-        rows, name, queries = self.table.shape[0], f"h.{layer}.attn", None
-        heads, kernels = self.recipes.heads(layer), self.kernels
-        if self.has_queries_apart(node):
-            qkv, queries = self.qkv(layer), self.row_vector(self.name_of("queries", layer), heads.cols)
-            self.plan.draw(join_rows(f"{name}.queries", "attn.queries", qkv, queries, rows=rows, kernels=kernels))
-        mixed = self.blocks(self.name_of("row.mixed", layer), rows, heads.width)
-        shared: dict[str, Any] = {"rows": self.table, "kernels": kernels}
-        sinks = self.sinks(layer, node)
-        self.plan.draw(
-            cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **shared),
-            cached_values(f"{name}.values", self.scores, cache, mixed, heads, sinks=sinks, **shared),
-        )
-        return mixed
 
 
 def slots_for(rows: int, targets: int) -> int:

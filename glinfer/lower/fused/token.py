@@ -5,20 +5,11 @@ docs/architecture.md counts the passes of each kind of layer: six with attention
 
 from __future__ import annotations
 
-from typing import Any
-
 from glinfer.config import ModelConfig
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.values import Value
 from glinfer.graph.model import graph_of
-from glinfer.graph.nodes import Attention
-from glinfer.kernels.fused.cached import SLOT_TOKENS, cached_scores, cached_values, score_slots
-from glinfer.kernels.fused.dense import RawRows
-from glinfer.kernels.fused.embed import embed_token
-from glinfer.kernels.fused.gemm import gemm
-from glinfer.kernels.fused.rows import RowInterleaved
-from glinfer.kernels.fused.sample import pick
-from glinfer.kernels.fused.tiles import store_row
+from glinfer.kernels.fused.cached import SLOT_TOKENS, score_slots
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import RunValue, TensorSpec
 from glinfer.lower.fused.caches import cache_slots, rings_of
@@ -26,9 +17,7 @@ from glinfer.lower.fused.lowering import Lowering
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.ropes import angle_values
 from glinfer.lower.weights.low_rank import NO_ADAPTERS, AdapterRanks
-from glinfer.lower.weights.recipe import Recipe
 from glinfer.program.plan import Plan
-from glinfer.program.points import View
 
 PICKS, LOGITS, HIDDEN = "picks", "logits", "hidden.a"
 HEAD_DRAWS = 2
@@ -86,7 +75,7 @@ def _modulo(name: str, size: int) -> Value:
 class _TokenLowering(Lowering):
     """One row, each activation in one tensor."""
 
-    shares_norms = True
+    few = True
     picks: TensorSpec
 
     def __init__(self, options: PlanOptions) -> None:
@@ -99,68 +88,15 @@ class _TokenLowering(Lowering):
         # Only instances that share the values gain by statistics, and only quads give them.
         shared = self.kernels.split_values and self.kernels.quad
         self.stats = self.blocks("attn.stats", *shape) if shared else None
-        self.logits = self.rows(LOGITS, config.vocab_size)
+        self.rows(LOGITS, config.vocab_size)
         # A run reads the choice of the run before in one draw and writes its own, a slot further, in another.
         self.picks = self.cache(PICKS, context, BLOCK_FLOATS)
 
-    def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
-        return RowInterleaved((self.row_vector(name, floats),))
-
-    def row_vector(self, name: str, floats: int) -> TensorSpec:
-        return self.blocks(name, 1, floats)
-
-    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str) -> TensorSpec:
-        return x.tensors[0]
-
     def build(self) -> Plan:
-        config, plan, stream = self.config, self.plan, self.hidden[0]
-        wte, wpe = self.tables()
-        scale = config.embedding_scale
-        plan.draw(embed_token("embed", wte, wpe, self.picks, stream.tensors[0], scale=scale, kernels=self.kernels))
-        plan.value(f"embed{self.centred}", View(config.hidden_size))
-        self.embed_layers()
+        self.embed()
         for layer in self.graph.layers:
-            if layer.number < config.producing_layers:  # a prompt's last token continues from the last of these
-                plan.begin_layer()
+            if layer.number < self.config.producing_layers:  # a prompt's last token continues from the last of these
+                self.plan.begin_layer()
             self.draw_layer(layer)
-        self.product(self.recipes.head(), self.hidden[0], self.logits, cap=config.final_logit_softcapping)
-        plan.value("logits", View(config.vocab_size, rows="only"))
-        logits, vocab = self.logits.tensors[0], config.vocab_size
-        plan.draw(pick("pick", logits, self.picks, vocab=vocab, first="position", kernels=self.kernels))
-        return plan.build()
-
-    def inner_of_adapters(self, name: str, ranks: int) -> TensorSpec:
-        return self.row_vector(name, ranks)
-
-    def store(
-        self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str, ring: int = 0, *, gated: bool = False
-    ) -> None:
-        first = f"ring.{ring}" if ring else "position"
-        self.plan.draw(store_row(name, x, cache, kind=kind, first=first, gated=gated, kernels=self.kernels))
-
-    def attend(self, layer: int, node: Attention, cache: TensorSpec) -> RowInterleaved:
-        heads, name, to = self.recipes.heads(layer), f"h.{layer}.attn", f"blocks.{layer}.attn"
-        mixed = self.rows(self.name_of("attn.mixed", layer), heads.width)
-        queries = self.qkv(layer).tensors[0] if self.has_queries_apart(node) else None
-        how: dict[str, Any] = {"kernels": self.kernels, "stats": self.stats}
-        self.plan.draw(cached_scores(f"{name}.scores", cache, self.scores, heads, queries=queries, **how))
-        self.value(f"{to}.scores", View("slots", heads.count))
-        how["sinks"] = self.sinks(layer, node)
-        self.plan.draw(cached_values(f"{name}.values", self.scores, cache, mixed.tensors[0], heads, **how))
-        self.value(f"{to}.mixed", View(node.of.head_dim, heads.count, cols_apart=heads.floats))
-        return mixed
-
-    def product(
-        self,
-        recipe: Recipe,
-        x: RowInterleaved | TensorSpec | RawRows,
-        out: RowInterleaved,
-        *,
-        raw: bool = False,
-        **further: Any,
-    ) -> None:
-        if not isinstance(x, RawRows):
-            self.adapt(recipe, x.tensors[0] if isinstance(x, RowInterleaved) else x)
-        further["norm_eps"] = self.config.layer_norm_eps if recipe.norm and not raw else None
-        how: dict[str, Any] = {"slots": None, "raw": raw, "kernels": self.kernels}
-        self.plan.draw(gemm(recipe.name, recipe.kind, x, self.matrix(recipe), out, **how, **further))
+        self.pick(self.picks)
+        return self.plan.build()

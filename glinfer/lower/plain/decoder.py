@@ -41,7 +41,7 @@ from glinfer.kernels.flat.product import Finish, Product, Strategy
 from glinfer.kernels.flat.rotate import rotate
 from glinfer.kernels.flat.strided import Axis
 from glinfer.kernels.fused.dense import ANGLES
-from glinfer.kernels.spec import DrawSpec, RunValue, TensorSpec
+from glinfer.kernels.spec import DrawSpec, Pass, RunValue, TensorSpec
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.weights import stored_formats
 from glinfer.lower.ropes import QUERIES, angle_values, rope_names
@@ -133,7 +133,7 @@ class _PlainLowering:
         """Draw a pass to ``out``; a shape, by default the first input's, stands for a tensor of the draw's name."""
         shape = inputs[0].shape if out is None else out
         target = shape if isinstance(shape, TensorSpec) else self.scratch(name, *shape)
-        self.plan.draw(build(name, kind, *inputs, target, kernels=self.kernels, **options))
+        self.plan.draw(build(Pass(name, self.kernels, kind), *inputs, target, **options))
         return target
 
     def vector(self, tensor: ModelTensor) -> TensorSpec:
@@ -283,7 +283,7 @@ class _PlainLowering:
         else:
             gains: dict[str, Any] = {"offset": node.offset, "rounded": node.rounded}
             norm = normalize.Norm(node.kind, self.vector(node.weight), self.bias(node.bias), eps=eps, **gains)
-        self.plan.draw(*normalized(name, kind, x, out, norm, scratch=self.scratch, kernels=self.kernels))
+        self.plan.draw(*normalized(Pass(name, self.kernels, kind), x, out, norm, scratch=self.scratch))
         return out
 
     def linear(
@@ -311,7 +311,7 @@ class _PlainLowering:
     ) -> None:
         """Draw a product by the plainest strategy."""
         how: dict[str, Any] = {"product": product, "strategy": Strategy("small"), "finish": finish}
-        self.plan.draw(*matmul(name, kind, x, weight, out, **how, kernels=self.kernels, scratch=self.scratch))
+        self.plan.draw(*matmul(Pass(name, self.kernels, kind), x, weight, out, **how, scratch=self.scratch))
 
     def copy(
         self,
@@ -408,7 +408,7 @@ class _PlainLowering:
         for letter, source, pitch in (("q", q, of_q), ("k", kv, of_kv)):
             parts = [part(f"{letter}_stays", source, pitch, 0, of.key), turns[letter]]
             apart[letter] = self.scratch(f"{name}.{letter}", heads * rows, of_q)
-            self.plan.draw(concat(f"{name}.{letter}", "attn.heads", parts, apart[letter], kernels=self.kernels))
+            self.plan.draw(concat(Pass(f"{name}.{letter}", self.kernels, "attn.heads"), parts, apart[letter]))
             self.plan.value(f"{to}.{letter}", View(of_q, heads, rows))
         apart["v"] = part("v", kv, of_kv, of.key, of.value)
         self.plan.value(f"{to}.v", View(of.value, heads, rows))
@@ -462,7 +462,7 @@ class _PlainLowering:
         of_each_row = [Axis(sinks.shape[0], 0, 1), Axis(rows, 0, 0)]
         column = self.copy(f"{name}.sinks", "attn.sinks", self.vector(sinks), (places, 1), of_each_row)
         joined, shared = (self.scratch(f"{name}.{part}", places, rows + 1) for part in ("with_sinks", "shares"))
-        self.plan.draw(concat(f"{name}.with_sinks", "attn.sinks", [scores, column], joined, kernels=self.kernels))
+        self.plan.draw(concat(Pass(f"{name}.with_sinks", self.kernels, "attn.sinks"), [scores, column], joined))
         self.normalize(f"{name}.shares", "attn.sinks", "softmax", joined, shared)
         axes = [Axis(places, 1, 0), Axis(rows, 0, 1)]
         self.copy(f"{name}.probs", "attn.probs", shared, (places, rows), axes)

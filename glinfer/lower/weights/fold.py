@@ -81,6 +81,12 @@ class Weights(Recipes):
     Plans declare the weights that they read, and :class:`FoldedWeights` makes them.
     """
 
+    def by_name(self, adapters: AdapterRanks) -> dict[str, Weight]:
+        """All of them."""
+        layers = map(self.of_layer, range(self.config.num_hidden_layers))
+        products = (self.of_product(each, adapters) for each in self.products())
+        return {each.name: each for each in chain(self.of_model(), *layers, *products)}
+
     def of_model(self) -> Iterator[Weight]:
         """Embeddings ``wte`` [V, D], positions ``wpe`` [types · S, D], angles ``rope`` [S, head_floats].
 
@@ -235,9 +241,7 @@ class FoldedWeights(Mapping[str, Array]):
         self._ranks = AdapterRanks.of(checkpoint.adapters)
         self._recipes = recipes = Weights(checkpoint.config, weights, checkpoint.formats())
         self._shapes = recipes.shapes
-        layers = map(recipes.of_layer, range(checkpoint.config.num_hidden_layers))
-        products = (recipes.of_product(each, self._ranks) for each in recipes.products())
-        self._weights = {each.name: each for each in chain(recipes.of_model(), *layers, *products)}
+        self._weights = recipes.by_name(self._ranks)
         self._encoded: tuple[str, Array, Array] | None = None
 
     def __getitem__(self, name: str) -> Array:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -113,9 +113,14 @@ class Recipe:
         return array if self.inputs is None else taken(array, self.inputs, axis=-1)
 
     @property
+    def branch(self) -> str:
+        """The branch of the layer, such as ``attn``."""
+        return self.kind.partition(".")[0]
+
+    @property
     def post_kind(self) -> str:
         """The kind of the norm after the product."""
-        return f"{self.kind.rpartition('.')[0]}.post_norm"
+        return f"{self.branch}.post_norm"
 
 
 class Recipes:
@@ -136,6 +141,8 @@ class Recipes:
         self.config, self.family, self.names = config, config.family, config.family.names
         self.graph = graph_of(config, absorbed=True)
         self._weights, self._formats = weights, formats or {}
+        for name in ("qkv", "mixing_in", "mixing_out", "up", "down", "head"):  # a plan asks for each several times
+            setattr(self, name, cache(getattr(self, name)))
         for dim in (config.head_dim, config.global_head_dim) if self.family.rotary else ():
             if dim % 2:
                 raise PlanError(f"heads of {dim} elements; expected an even number, as elements turn in pairs")
