@@ -34,7 +34,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lru_cache]:  #
     @cache
     def folder_of(name: str) -> Path:
         target, folder = TARGETS[name], tmp_path_factory.mktemp(name)
-        target.prepare(folder)
         for data in target.seeds():
             target.read(data, folder)
         return folder

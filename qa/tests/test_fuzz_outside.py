@@ -42,9 +42,8 @@ def model(tmp_path: Path) -> Path:
 
 def sharded(folder: Path) -> Path:
     """The same model in two shards."""
-    TARGETS["hf_index"].prepare(folder)
     (folder / "model.safetensors").unlink(missing_ok=True)
-    return put(folder, INDEX, TARGETS["hf_index"].seeds()[0])
+    return TARGETS["hf_index"].write(folder, TARGETS["hf_index"].seeds()[0])
 
 
 def move_out(path: Path) -> None:
