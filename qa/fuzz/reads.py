@@ -298,9 +298,12 @@ def templates_apart() -> Files:
 def template(path: Path) -> None:
     """In this process, where the watch sees what the template opens; errors are the template's own."""
     variables: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": True, "tools": None}
-    text = path.read_bytes().decode(errors="surrogatepass")
     with contextlib.suppress(Exception):  # of any kind, as jinja2 and what a template calls raise them
-        render(text, {**variables, "messages": [dict(m) for m in MESSAGES]}, 100_000)
+        render(
+            path.read_bytes().decode(errors="surrogatepass"),
+            {**variables, "messages": [dict(m) for m in MESSAGES]},
+            100_000,
+        )
 
 
 def template_apart(path: Path) -> None:
