@@ -6,13 +6,15 @@ import base64
 import json
 import struct
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 from counting import calls_of
+from each_case import each_case
 from tiers import tiered
 
 from glinfer.errors import FormatError, GlinferError, InputError
@@ -63,6 +65,17 @@ def tokenizer(folder: Path, seed: int = 0, **parts: Any) -> Path:
     return put(folder, "tokenizer.json", seeds.compact({**values, **parts}))
 
 
+@contextmanager
+def within(most: int) -> Iterator[None]:
+    """What takes no more bytes than this."""
+    tracemalloc.start()
+    try:
+        yield
+        assert tracemalloc.get_traced_memory()[1] < most
+    finally:
+        tracemalloc.stop()
+
+
 def split(pattern: str) -> dict[str, Any]:
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
@@ -109,51 +122,45 @@ class TestExpressions:
             read_hf_tokenizer(tokenizer(tmp_path, pre_tokenizer=split(pattern)))
 
 
-class TestGrowth:
-    """Steps that double a text, forty times over; a template that puts it 50 000 times beside itself."""
+_WHOLE = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+_DOUBLING = {"type": "Sequence", "normalizers": [replace("a", "aa")] * 6}
+_CHARSMAP = base64.b64encode(bytes(4) + b"x" * 5000).decode()
+_PIECE = {"Sequence": {"id": "A", "type_id": 0}}
+_AROUND = {"type": "TemplateProcessing", "single": [_PIECE] * 65, "pair": [_PIECE], "special_tokens": {}}
+GROWS = "can make a text more than 1024 times as long"
 
-    def test_a_text_stays_short(self, tmp_path: Path) -> None:
-        whole = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-        doubling = {"type": "Sequence", "normalizers": [replace("a", "aa")] * 6}
-        charsmap = base64.b64encode(bytes(4) + b"x" * 5000).decode()
-        for parts in (
-            {"normalizer": {"type": "Sequence", "normalizers": [replace("a", "aa")] * 40}},
-            {"normalizer": {"type": "Sequence", "normalizers": [doubling] * 6}},
-            {"normalizer": replace("a", "b" * 2000)},
-            {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [whole] * 40}},
-            {"decoder": {"type": "Sequence", "decoders": [replace("h", "hh")] * 40}},
-            {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap}},
-        ):
-            path = tokenizer(tmp_path, **parts)
-            said = refusal(lambda path=path: read_hf_tokenizer(path))
-            assert "can make a text more than 1024 times as long" in said, parts
 
-    def test_other_absurd_steps(self, tmp_path: Path) -> None:
-        piece = {"Sequence": {"id": "A", "type_id": 0}}
-        around = {"type": "TemplateProcessing", "single": [piece] * 65, "pair": [piece], "special_tokens": {}}
-        for parts, words in (
-            ({"post_processor": around}, "puts 65 pieces around a text, which exceeds the limit of 64"),
+class TestTokenizers:
+    @each_case(
+        ("parts", "words"),
+        [
+            # Steps that double a text, forty times over; a template that puts it 50 000 times beside itself
+            ({"normalizer": {"type": "Sequence", "normalizers": [replace("a", "aa")] * 40}}, GROWS),
+            ({"normalizer": {"type": "Sequence", "normalizers": [_DOUBLING] * 6}}, GROWS),
+            ({"normalizer": replace("a", "b" * 2000)}, GROWS),
+            ({"pre_tokenizer": {"type": "Sequence", "pretokenizers": [_WHOLE] * 40}}, GROWS),
+            ({"decoder": {"type": "Sequence", "decoders": [replace("h", "hh")] * 40}}, GROWS),
+            ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": _CHARSMAP}}, GROWS),
+            ({"post_processor": _AROUND}, "puts 65 pieces around a text, which exceeds the limit of 64"),
             ({"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}] * 65}}, "has more than 64 steps"),
             ({"normalizer": replace("", "x")}, "replaces the empty text"),
             ({"normalizer": {"type": "Prepend", "prepend": "▁" * 1025}}, "has a text of 1025 characters"),
             ({"normalizer": {"type": "Precompiled", "precompiled_charsmap": "é"}}, "is not base64"),
             ({"model": {"end_of_word_suffix": "</w>"}}, "has end_of_word_suffix '</w>'; expected tokens without marks"),
-        ):
-            path = tokenizer(tmp_path, **parts)
-            assert words in refusal(lambda path=path: read_hf_tokenizer(path))
+            # The library counted up to it, for 12 seconds and in 8 GB, when text without special tokens was encoded
+            ({"model": {"vocab": {"h": 0, "e": 1 << 31}, "merges": []}},
+             "has id 2147483648 for 'e'; expected 16777216 at most"),
+        ],
+    )  # fmt: skip
+    def test_absurd_parts(self, parts: dict[str, Any], words: str, tmp_path: Path) -> None:
+        path = tokenizer(tmp_path, **parts)
+        assert words in refusal(lambda: read_hf_tokenizer(path))
 
     def test_a_tower_of_sequences_is_no_recursion(self) -> None:
         tower: dict[str, Any] = {"type": "NFC"}
         for _ in range(5000):
             tower = {"type": "Sequence", "normalizers": [tower]}
         assert "more than 64 steps" in refusal(lambda: check_tokenizer({"model": {}, "normalizer": tower}, "x"))
-
-
-class TestTokenizers:
-    def test_an_id_that_no_model_has(self, tmp_path: Path) -> None:
-        """The library counted up to it, for 12 seconds and in 8 GB, when text without special tokens was encoded."""
-        path = tokenizer(tmp_path, model={"vocab": {"h": 0, "e": 1 << 31}, "merges": []})
-        assert "has id 2147483648 for 'e'; expected 16777216 at most" in refusal(lambda: read_hf_tokenizer(path))
 
     def test_half_a_surrogate_pair_is_no_token(self, tmp_path: Path) -> None:
         tokenizer(tmp_path)
@@ -174,12 +181,8 @@ class TestTokenizers:
         """Half a megabyte of "a", "aa", "aaa", … has half a million merges, which took 850 MB."""
         runs = ["a" * length for length in range(1, 1025)]
         found = {K + "model": "llama", K + "tokens": ["<unk>", "<s>", "</s>", *runs]}
-        tracemalloc.start()
-        try:
+        with within(32 << 20):
             message = refusal(lambda: gguf_tokenizer(found, "m.gguf"))
-            assert tracemalloc.get_traced_memory()[1] < 32 << 20
-        finally:
-            tracemalloc.stop()
         assert "its 1024 tokens can be made of each other in more than 69632 ways" in message
 
     def test_a_damaged_vocabulary_is_not_converted(self) -> None:
@@ -199,12 +202,8 @@ class TestSecondGeneration:
     def test_a_few_merges_make_no_hundred_megabytes(self, tmp_path: Path) -> None:
         doubling = [[97, 97], *([256 + index, 256 + index] for index in range(24))]
         path = put(tmp_path, "tokenizer.json", seeds.compact({"merges": doubling}))
-        tracemalloc.start()
-        try:
+        with within(16 << 20):
             assert "which exceeds the limit of 4194304" in refusal(lambda: read_merges_json(path))
-            assert tracemalloc.get_traced_memory()[1] < 16 << 20
-        finally:
-            tracemalloc.stop()
 
     def test_reserved_texts_are_few_and_unicode(self, tmp_path: Path) -> None:
         for reserved, words in (
@@ -254,12 +253,8 @@ class TestModels:
             lambda: read_safetensors(header),
             lambda: load_checkpoint(header),
         ):
-            tracemalloc.start()
-            try:
+            with within(3 * len(text)):
                 assert "values, which exceeds the limit of " in refusal(read)
-                assert tracemalloc.get_traced_memory()[1] < 3 * len(text)
-            finally:
-                tracemalloc.stop()
 
     def test_metadata_of_too_many_elements_is_not_held(self, tmp_path: Path) -> None:
         count = (1 << 21) + 1
@@ -292,12 +287,8 @@ class TestTheCache:
 
 def test_a_line_of_brackets_is_not_parsed() -> None:
     line = b'{"x": [' + b"[]," * 1_100_000 + b"0]}"
-    tracemalloc.start()
-    try:
+    with within(1 << 20):
         assert "has more than 1048576 brackets" in refusal(lambda: parse_object(line, "{}"), InputError)
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
 
 
 class TestRequests:
