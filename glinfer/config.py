@@ -578,12 +578,14 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Field names and values as JSON values, without optional fields that have their defaults."""
-        values = dataclasses.asdict(self)
+        values, family = dataclasses.asdict(self), FAMILIES.get(self.model_type)
         names = list(values)
-        first = names.index("num_key_value_heads")
+        needed = names[: names.index("num_key_value_heads")]
+        if family is not None and family.experts and family.names.expert_norm:
+            needed.append("shared_intermediate_size")
         divides = self.hidden_size % self.num_attention_heads == 0  # without, head_dim has no default
-        usual = ModelConfig(**{name: values[name] for name in names[:first]}, head_dim=0 if divides else 1)
-        for name in names[first:]:
+        usual = ModelConfig(**{name: values[name] for name in needed}, head_dim=0 if divides else 1)
+        for name in set(names) - set(needed):
             if values[name] == getattr(usual, name):
                 del values[name]
         found = {name: _listed(value) for name, value in values.items()}

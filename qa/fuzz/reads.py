@@ -89,7 +89,7 @@ def use_config(config: ModelConfig) -> None:
     config.with_context(1)
     if config.rope_scaling or config.model_type not in ("gab", "gpt2"):
         positions = min(config.max_position_embeddings, 16)
-        width, scaling = min(config.head_dim, 64) & ~1 or 2, dict(config.rope_scaling)
+        width, scaling = min(config.rotary_dim, 64) & ~1 or 2, dict(config.rope_scaling)
         cosines_and_sines(positions, *rope_frequencies(positions, width, config.rope_theta, scaling))
 
 
@@ -157,19 +157,20 @@ def model(read: Callable[[Path], Checkpoint]) -> Callable[[Path], None]:
 
 
 def hf_models() -> Files:
-    tied = {**seeds.LLAMA, "tie_word_embeddings": True}
-    files: Files = {}
-    for name, config, arrays in (
-        ("llama", seeds.LLAMA, seeds.safetensors(seeds.llama_arrays())),
-        ("tied", tied, seeds.safetensors(seeds.llama_arrays("BF16"), {"format": "pt"})),
-        ("gpt2", seeds.GPT2, seeds.safetensors(seeds.gpt2_arrays("F16"))),
-    ):
-        files |= {f"{name}/model.safetensors": arrays, f"{name}/config.json": seeds.compact(config)}
-    return files
+    models = (
+        ("llama", seeds.LLAMA, "float16"),
+        ("tied", {**seeds.LLAMA, "tie_word_embeddings": True}, "bfloat16"),
+        ("gpt2", seeds.GPT2, "float16"),
+    )
+    return {
+        f"{name}/{file}": data
+        for name, settings, dtype in models
+        for file, data in seeds.huggingface(settings, dtype).items()
+    }
 
 
 def hf_configs() -> Files:
-    return {"config.json": seeds.configs(), "model.safetensors": seeds.safetensors(seeds.llama_arrays())}
+    return {**seeds.huggingface(), "config.json": seeds.configs()}
 
 
 def hf_config(path: Path) -> None:
@@ -182,15 +183,6 @@ INDEX = "model.safetensors.index.json"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
-def hf_shards() -> Files:
-    arrays = list(seeds.llama_arrays().items())
-    shards = dict(zip(SHARDS, (dict(arrays[:5]), dict(arrays[5:])), strict=True))
-    placed = {name: shard for shard, part in shards.items() for name in part}
-    index = seeds.compact({"metadata": {"total_size": 1}, "weight_map": placed})
-    made = {shard: seeds.safetensors(part) for shard, part in shards.items()}
-    return {INDEX: index, "config.json": seeds.compact(seeds.LLAMA), **made}
-
-
 def manifests() -> Files:
     made = seeds.manifests()
     return {"m.json": [text for text, _ in made], **{name: part for _, parts in made for name, part in parts.items()}}
@@ -199,7 +191,7 @@ def manifests() -> Files:
 def any_files() -> Files:
     made = [seeds.gab(), seeds.bpe(), *seeds.own_safetensors()[:1], *seeds.ggufs()[:1], *seeds.merges_json()[:1]]
     made += [seeds.manifests()[0][0], seeds.configs()[0], seeds.tokenizer_jsons()[0], seeds.gguf_vocabularies()[0]]
-    made += [seeds.safetensors(seeds.llama_arrays()), b"", b"{", b"GGUF", b"a batch\n", b"[]"]
+    made += [seeds.huggingface()["model.safetensors"], b"", b"{", b"GGUF", b"a batch\n", b"[]"]
     return dict(zip(NAMES, made, strict=True))
 
 

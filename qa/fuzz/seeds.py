@@ -16,10 +16,10 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalize
 from glinfer.config import ModelConfig
 from glinfer.formats import save_checkpoint
 from glinfer.formats.gab.bpe import read_merges_json, write_bpe
-from glinfer.formats.tensors import stored_tensors, weight_shapes
+from glinfer.formats.tensors import weight_shapes
 from glinfer.quant.formats import BLOCK_FORMATS
-from qa.fuzz.mutate import build_safetensors
 from tests.goldens.gguf_file import write_gguf_file
+from tests.goldens.models import MODELS, Made, write_model
 from tests.helpers.tiny_models import in_formats
 
 SIZES: dict[str, Any] = {
@@ -28,8 +28,6 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 LLAMA: dict[str, Any] = {"model_type": "llama", "rms_norm_eps": 1e-5, **SIZES}
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 6, "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8}
-Arrays = dict[str, tuple[str, tuple[int, ...]]]
-"""The type and the shape of each tensor."""
 
 
 def compact(value: object) -> bytes:
@@ -78,35 +76,15 @@ def merges_json() -> list[bytes]:
 
 # safetensors
 
-_WIDTHS = {"F32": 4, "F16": 2, "BF16": 2, "U8": 1}
-
-
-def safetensors(arrays: Arrays, metadata: Mapping[str, str] | None = None) -> bytes:
-    """A file of these tensors, whose bytes are small."""
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    end = 0
-    for name, (dtype, shape) in arrays.items():
-        start, end = end, end + int(np.prod(shape)) * _WIDTHS[dtype]
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
-    return build_safetensors({"header": header, "data": bytes(index % 60 for index in range(end))})
-
 
 def own_safetensors() -> list[bytes]:
     forms = ("gab", "gelu_new", "float32"), ("llama", "silu", "float16"), ("qwen3", "silu", "float32")
     return [saved(config_of(family, hidden_act=act), "m.safetensors", dtype=dtype) for family, act, dtype in forms]
 
 
-def llama_arrays(dtype: str = "F16") -> Arrays:
-    return {name: (dtype, shape) for name, shape in weight_shapes(config_of("llama")).items()}
-
-
-def gpt2_arrays(dtype: str = "F32") -> Arrays:
-    """Its matrices are stored with their inputs first."""
-    config = ModelConfig(6, 4, 2, 1, 8, model_type="gpt2", tie_word_embeddings=True)
-    found: Arrays = {}
-    for each in stored_tensors(config, config.family.in_huggingface.names or config.family.names):
-        found[each.name] = dtype, each.shape[::-1] if ".h." in each.name else each.shape
-    return found
+def huggingface(settings: Mapping[str, Any] = LLAMA, dtype: str = "float16", shards: int = 1) -> dict[str, bytes]:
+    """A directory as transformers writes it."""
+    return written(lambda folder: write_model(Made(dict(settings), dtype=dtype), folder, shards))
 
 
 def configs() -> list[bytes]:
@@ -121,18 +99,8 @@ def configs() -> list[bytes]:
         {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.0],
          "original_max_position_embeddings": 4},
     ]  # fmt: skip
-    acts = {"head_dim": 2, "hidden_activation": "gelu_pytorch_tanh"}
-    windows = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}
-    made: list[dict[str, Any]] = [
-        *({**LLAMA, "hidden_size": 8, "rope_scaling": scaling} for scaling in scalings),
-        {**LLAMA, "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
-        {**LLAMA, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu", "eos_token_id": [1, 2]},
-        {**LLAMA, "model_type": "mistral", "sliding_window": 4, "num_key_value_heads": 1, "head_dim": 6},
-        {**LLAMA, "model_type": "qwen2", **windows, "num_key_value_heads": 1},
-        {**LLAMA, "model_type": "qwen3", "head_dim": 2, "layer_types": ["full_attention"], "num_key_value_heads": 2},
-        {**LLAMA, "model_type": "gemma", **acts, "num_key_value_heads": 2},
-        {**GPT2, "n_inner": 16, "activation_function": "gelu", "layer_norm_epsilon": 1e-5, "n_ctx": 8},
-    ]
+    made = [{**LLAMA, "hidden_size": 8, "rope_scaling": scaling} for scaling in scalings]
+    made += {each.settings["model_type"]: each.settings for each in MODELS.values()}.values()
     return [compact(values) for values in made]
 
 

@@ -40,6 +40,7 @@ from glinfer.text.tokenizers.gguf import gguf_tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
 from glinfer.text.tokenizers.patterns import problem_of
 from qa.fuzz import seeds
+from qa.fuzz.mutate import build_safetensors, form_of
 from qa.fuzz.reads import KEY, put
 from qa.fuzz.targets import TARGETS
 
@@ -234,13 +235,20 @@ class TestModels:
             assert "original_max_position_embeddings is" in refusal(lambda path=path: read_config(path))
 
     def test_long_names_and_shapes_are_cut_in_messages(self, tmp_path: Path) -> None:
-        arrays: dict[str, Any] = {**seeds.llama_arrays(), "x" * 100_000: ("F16", (1,))}
-        path = put(tmp_path, "model.safetensors", seeds.safetensors(arrays))
-        put(tmp_path, "config.json", seeds.compact(seeds.LLAMA))
-        assert "unknown tensor 'xxx" in refusal(lambda: load_checkpoint(path))
-        arrays = {**seeds.llama_arrays(), "model.norm.weight": ("F16", (1,) * 20_000 + (4,))}
-        put(tmp_path, "model.safetensors", seeds.safetensors(arrays))
-        assert "has shape [1, 1, 1, 1, 1, 1, ...]" in refusal(lambda: load_checkpoint(path))
+        whole = seeds.huggingface()
+        put(tmp_path, "config.json", whole["config.json"])
+        document = form_of("model.safetensors").parse(whole["model.safetensors"])
+        norm = document["header"]["model.norm.weight"]
+        for changed, words in (
+            (
+                {"x" * 100_000: {**norm, "shape": [0], "data_offsets": [len(document["data"])] * 2}},
+                "unknown tensor 'xxx",
+            ),
+            ({"model.norm.weight": {**norm, "shape": [1] * 20_000 + [4]}}, "has shape [1, 1, 1, 1, 1, 1, ...]"),
+        ):
+            found = build_safetensors({**document, "header": {**document["header"], **changed}})
+            path = put(tmp_path, "model.safetensors", found)
+            assert words in refusal(lambda path=path: load_checkpoint(path))
 
     @tiered("values", [b'{"":0},' * 600_000, b"[]," * 600_000], ids=["objects", "lists"])
     def test_json_of_too_many_values_is_not_parsed(self, values: bytes, tmp_path: Path) -> None:
