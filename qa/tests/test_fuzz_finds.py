@@ -26,7 +26,6 @@ from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.json_files import read_json
 from glinfer.formats.jsonl import parse_object
 from glinfer.formats.safetensors import read_safetensors
-from glinfer.program.tuning import load_tuned
 from glinfer.server.errors import ApiError
 from glinfer.server.protocol import ChatCompletionRequest
 from glinfer.server.tool_calls import CallDeltas
@@ -41,8 +40,7 @@ from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
 from glinfer.text.tokenizers.patterns import problem_of
 from qa.fuzz import seeds
 from qa.fuzz.mutate import build_safetensors, form_of
-from qa.fuzz.reads import KEY, put
-from qa.fuzz.targets import TARGETS
+from qa.fuzz.reads import put
 
 pytestmark = pytest.mark.fuzz
 
@@ -270,27 +268,6 @@ class TestModels:
         path = put(tmp_path, "m.gguf", data + bytes(count))
         found = repr(read_gguf_file(path).metadata["a"])
         assert found == "an array of 2097153 elements (exceeds the limit of 2097152 in a file)"
-
-
-class TestTheCache:
-    def test_what_cannot_be_counts_as_absent(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("GLINFER_CACHE", str(tmp_path))
-        (tmp_path / "kernels").mkdir()
-        values = json.loads(TARGETS["kernels"].seeds()[0])
-        put(tmp_path / "kernels", KEY.file_name, json.dumps(values).encode())
-        assert load_tuned(KEY) is not None
-        for change, kernels in (
-            ({"milliseconds": 10**400}, {}),
-            ({"default_milliseconds": float("nan")}, {}),
-            ({"milliseconds": -1.0}, {}),
-            ({"milliseconds": 1e300}, {}),
-            ({}, {"unroll": 4096}),
-            ({}, {"part_steps": 4096}),
-            ({}, {"tiles": 0}),
-        ):
-            changed = {**values, **change, "kernels": {**values["kernels"], **kernels}}
-            put(tmp_path / "kernels", KEY.file_name, json.dumps(changed).encode())
-            assert load_tuned(KEY) is None, (change, kernels)
 
 
 def test_a_line_of_brackets_is_not_parsed() -> None:

@@ -84,7 +84,8 @@ def test_cve_2026_43629(attacked: Running, tmp_path: Path, monkeypatch: pytest.M
     absurd: tuple[dict[str, Any], ...] = (
         {"milliseconds": 1e400}, {"milliseconds": -1}, {"milliseconds": 10**400}, {"version": 1 << 64},
         {"kernels": values["kernels"] | {"tiles": 1 << 62}}, {"kernels": values["kernels"] | {"part_steps": -1}},
-        {"kernels": [[1 << 63]]}, {"kernels": None},
+        {"kernels": [[1 << 63]]}, {"kernels": None}, {"default_milliseconds": float("nan")}, {"milliseconds": 1e300},
+        *({"kernels": values["kernels"] | each} for each in ({"unroll": 4096}, {"part_steps": 4096}, {"tiles": 0})),
     )  # fmt: skip
     for change in absurd:
         file.write_text(json.dumps({**values, **change}))
