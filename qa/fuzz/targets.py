@@ -77,12 +77,21 @@ class Target:
             return self.names[0], b"", data
         return self.names[sum(data[:1]) % len(self.names)], data[:1], data[1:]
 
+    @cached_property
+    def _damaged_last(self) -> dict[Path, str]:
+        """The file that is not as it should be, by folder: the others need not be written again."""
+        return {}
+
     def write(self, folder: Path, data: bytes) -> Path:
         """Write all files, one of them as a case has it; returns the path of that one."""
         chosen, _, held = self._parts(data)
+        last = self._damaged_last.get(folder)
         for name, (whole, *_) in self.whole.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            put(folder, name, held if name == chosen else whole)
+            if last is None:
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            if last in (None, name) or name == chosen:
+                put(folder, name, held if name == chosen else whole)
+        self._damaged_last[folder] = chosen
         return folder / chosen
 
     def read(self, data: bytes, folder: Path) -> None:
