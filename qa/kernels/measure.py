@@ -6,7 +6,6 @@ import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -22,6 +21,7 @@ from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels import cases as families
 from qa.kernels.cases.case import Found, KernelCase
+from qa.steps import matching
 
 FAMILIES = [
     import_module(f"{families.__name__}.{each.name}") for each in iter_modules(families.__path__) if each.name != "case"
@@ -126,17 +126,10 @@ def all_cases() -> list[KernelCase]:
 
 
 def cases_named(patterns: Sequence[str]) -> list[KernelCase]:
-    """The cases whose kernels match a pattern, in which ``*`` stands for any letters; all cases without patterns.
-
-    Raises:
-        InputError: a pattern names no kernel.
-    """
+    """The cases whose kernels match a pattern, see :func:`qa.steps.matching`, with its errors."""
     cases = all_cases()
-    for pattern in patterns:
-        if not any(fnmatchcase(case.kernel, pattern) for case in cases):
-            known = ", ".join(dict.fromkeys(case.kernel for case in cases))
-            raise InputError(f"there is no kernel {pattern!r}; known: {known}")
-    return [case for case in cases if not patterns or any(fnmatchcase(case.kernel, each) for each in patterns)]
+    wanted = matching(patterns, [case.kernel for case in cases], "kernel")
+    return [case for case in cases if case.kernel in wanted]
 
 
 def shapes_for(form: int, shapes: Sequence[Shape]) -> list[Shape]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import Any
 
-from glinfer.errors import InputError
 from qa.renderers.environments import BOOKWORM, RESOLUTE, SID, TRIXIE, System
+from qa.steps import matching
 
 COLUMNS = ("goldens", "bare", "texts", "batch", "draws", "kernels", "bits")
 """Checks in the order of the table: ``bare`` is without extensions, ``bits`` compares with the first renderer."""
@@ -160,19 +159,12 @@ RENDERERS = (
 
 
 def chosen(patterns: Sequence[str]) -> list[Renderer]:
-    """The renderers whose names match a pattern, in which ``*`` stands for any letters; all without patterns.
+    """The renderers whose names match a pattern, see :func:`qa.steps.matching`, with its errors.
 
     The first renderer is always there, since the others are compared with it.
-
-    Raises:
-        InputError: a pattern names none.
     """
-    for pattern in patterns:
-        if not any(fnmatchcase(each.name, pattern) for each in RENDERERS):
-            known = ", ".join(each.name for each in RENDERERS)
-            raise InputError(f"there is no renderer {pattern!r}; known: {known}")
-    first, *others = RENDERERS
-    return [first, *(each for each in others if any(fnmatchcase(each.name, pattern) for pattern in patterns or "*"))]
+    wanted = matching(patterns, [each.name for each in RENDERERS], "renderer")
+    return [each for each in RENDERERS if each.name in wanted or each is RENDERERS[0]]
 
 
 def compare_bits(found: Mapping[str, str], first: Mapping[str, str]) -> tuple[bool, str]:
