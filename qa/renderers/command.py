@@ -22,7 +22,7 @@ from glinfer.inspect.tables import Column, Table
 from qa.renderers.browsers import check_browser
 from qa.renderers.environments import MissingError, launcher, make, variables
 from qa.renderers.table import COLUMNS, Cell, Renderer, Row, chosen, row_of, with_bits
-from qa.steps import ROOT
+from qa.steps import ROOT, StepError
 
 Texts = Mapping[str, Sequence[Sequence[int]]]
 _CELLS = "qa.renderers.cells"
@@ -101,6 +101,9 @@ def run_one(renderer: Renderer, texts: Texts, advance: StagedProgress) -> Row:
                 advance(renderer.name, len(said), len(COLUMNS))
     except MissingError as error:
         return replace(row, problem=f"not tried: {error}")
+    except StepError as error:
+        problem = f"not tried: {error}; it needs the network, and a mirror that has this release"
+        return replace(row, problem=problem)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         named = next((check for check in COLUMNS if check not in said), COLUMNS[0])
         said[named] = Cell(named, False, str(error))

@@ -22,6 +22,7 @@ from qa.renderers.command import first_row, run_all, run_one
 from qa.renderers.environments import BOOKWORM, MissingError, System, make
 from qa.renderers.operations import COUNT, OPERATIONS, browser_jobs, digest, draw_all
 from qa.renderers.table import COLUMNS, RENDERERS, Cell, Renderer, Row, chosen, compare_bits, row_of, with_bits
+from qa.steps import StepError
 
 FIRST = RENDERERS[0]
 GL = {name: name for name in ("exp", "kernel silu", "kernel gelu", "model llama")}
@@ -221,6 +222,15 @@ def test_what_is_missing_for_an_environment_is_one_line(tmp_path: Path, monkeypa
     row = run_one(Renderer("a/b", "A", "es", BOOKWORM), {}, silent)
     assert row.problem == "not tried: apt-get is missing, which unpacks Debian 12; use Debian or Ubuntu"
     assert [*tmp_path.iterdir()] == []
+
+    def refused(*_: object) -> str:
+        raise StepError("'apt-get update …' ended with exit status 100: E: no such release")
+
+    monkeypatch.setattr(environments.shutil, "which", lambda tool: f"/usr/bin/{tool}")
+    monkeypatch.setattr(environments, "run", refused)
+    monkeypatch.setattr(environments, "_keys", lambda _: Path("keys.gpg"))
+    row = run_one(Renderer("a/b", "A", "es", BOOKWORM), {}, silent)
+    assert row.problem.startswith("not tried: 'apt-get update …' ended with exit status 100: E: no such release; it n")
 
 
 def test_the_matrix_in_the_docs_counts_every_kernel() -> None:
