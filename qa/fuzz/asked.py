@@ -34,7 +34,7 @@ from glinfer.structured.structure import Structure, structure_of
 from glinfer.structured.tools import FORMS, ToolForm, ToolParser, call_grammar
 from glinfer.text.chat import CallTokens, Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
-from glinfer.text.template_worker import compiled, parts_of, text_of
+from glinfer.text.template_worker import answer
 from glinfer.text.templates import JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
@@ -300,19 +300,11 @@ _BARE = (
 )
 
 
-_compiled = cache(compiled)  # of two templates, which every conversation is rendered by
-
-
 class _InProcess(JinjaTemplate):
     """A template that is rendered in this process, where the watch sees what it opens."""
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            program = _compiled(request["source"])
-            text = text_of(program, request["variables"], request["most"], request["tokens"])
-            return {"parts": parts_of(text, request["names"])}
-        except Exception as error:  # of any kind, as jinja2 and what a template calls raise them
-            return {"error": str(error)}
+        return answer(request)
 
 
 @cache

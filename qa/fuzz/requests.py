@@ -15,7 +15,6 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -30,18 +29,18 @@ from glinfer.server.app import App
 from glinfer.server.auth import Access
 from glinfer.server.routes import ROUTES
 from glinfer.server.state import ServerState
-from glinfer.structured import compiler, worker
-from glinfer.text import template_worker, templates
+from glinfer.structured import compiler
+from glinfer.text import templates
 from qa.fuzz import asked
 from qa.fuzz.mutate import JSON, any_bytes, words_of
 from qa.fuzz.words import BODY
 from qa.soak.models import CHATS, EMBEDS, write_models
+from tests.helpers.worker_here import answered_here
 
 TOGETHER = 16
 """Requests at once."""
 MAX_SECONDS = 120.0
 """By the clock, for one request; one that takes longer hangs."""
-_WORKERS: Mapping[str, Any] = {str(each.__file__): each for each in (template_worker, worker)}
 _METHODS = ("GET", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "get", "X" * 300, "")
 _PATHS = (
     *("/", "/openapi.json", "/index.html", "/nowhere", "//evil.example/", "/v1/models/chats", "/v1/models/", "/\0"),
@@ -204,17 +203,6 @@ class Applications:
         await self.local.stop()
 
 
-@contextlib.contextmanager
-def _no_processes() -> Iterator[None]:
-    """Templates and structures are tried in this process: starting one for each takes most of the time."""
-
-    def answer_of(script: str, request: Mapping[str, Any], **limits: Any) -> Any:
-        return _WORKERS[script].answer(request)
-
-    with mock.patch.object(templates, "answer_of", answer_of), mock.patch.object(compiler, "answer_of", answer_of):
-        yield
-
-
 async def _sent(count: int, seconds: float, seed: int, folder: Path) -> FuzzReport:
     report, drawn = FuzzReport(), Requests(seed)
     apps = Applications(folder)
@@ -240,7 +228,10 @@ async def _sent(count: int, seconds: float, seed: int, folder: Path) -> FuzzRepo
 
 def run(count: int, seconds: float, seed: int) -> FuzzReport:
     """Send ``count`` requests, or as many as ``seconds`` allow."""
-    with tempfile.TemporaryDirectory() as folder, _no_processes():
+    with contextlib.ExitStack() as stack:
+        for module in (templates, compiler):  # a process for each takes most of the time
+            stack.enter_context(mock.patch.object(module, "answer_of", answered_here))
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
         return asyncio.run(_sent(count, seconds, seed, Path(folder)))
 
 
