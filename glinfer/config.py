@@ -607,14 +607,14 @@ class ModelConfig:
     def to_dict(self) -> dict[str, Any]:
         """Field names and values as JSON values, without optional fields that have their defaults."""
         names = list(values := dataclasses.asdict(self))
-        first = names.index("num_key_value_heads")
+        needed = names[: names.index("num_key_value_heads")]
+        if (family := FAMILIES.get(self.model_type)) and family.experts and family.names.expert_norm:
+            needed.append("shared_intermediate_size")
         divides = self.hidden_size % self.num_attention_heads == 0  # without, head_dim has no default
         kind = DEFAULT if self.kv_lora_rank else self.model_type  # families with latents have no usual widths
-        usual = ModelConfig(**{n: values[n] for n in names[:first]} | {"model_type": kind}, head_dim=int(not divides))
-        for name in names[first:]:
-            if values[name] == getattr(usual, name):
-                del values[name]
-        found = {name: _listed(value) for name, value in values.items()}
+        usual = ModelConfig(**{n: values[n] for n in needed} | {"model_type": kind}, head_dim=int(not divides))
+        given = (name for name in names if name in needed or values[name] != getattr(usual, name))
+        found = {name: _listed(values[name]) for name in given}
         return {**found, "rope_scaling": dict(found["rope_scaling"])} if "rope_scaling" in found else found
 
     @classmethod

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from glinfer.errors import InputError
@@ -31,3 +32,17 @@ def run(
         last = "\n".join(f"{done.stdout}\n{done.stderr}".strip().splitlines()[-lines:])
         raise StepError(f"'{' '.join(map(str, command[:5]))} …' ended with exit status {done.returncode}: {last}")
     return done.stdout
+
+
+def matching(patterns: Sequence[str], names: Iterable[str], what: str) -> set[str]:
+    """The names that match a pattern, in which ``*`` stands for any letters; all without patterns.
+
+    Raises:
+        InputError: a pattern matches none.
+    """
+    known = dict.fromkeys(names)
+    found = {pattern: fnmatch.filter(known, pattern) for pattern in patterns or "*"}
+    for pattern, matched in found.items():
+        if not matched:
+            raise InputError(f"there is no {what} {pattern!r}; known: {', '.join(known)}")
+    return {name for matched in found.values() for name in matched}

@@ -34,12 +34,12 @@ from glinfer.structured.structure import Structure, structure_of
 from glinfer.structured.tools import FORMS, ToolForm, ToolParser, call_grammar
 from glinfer.text.chat import CallTokens, Channels, ReplySplitter
 from glinfer.text.reply import ReplyAssembler
-from glinfer.text.template_worker import compiled, parts_of, text_of
+from glinfer.text.template_worker import answer
 from glinfer.text.templates import JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.huggingface import read_hf_tokenizer
 from qa.fuzz import seeds
-from qa.fuzz.reads import put, resumed, scanned, with_errors
+from qa.fuzz.reads import Files, put, resumed, scanned, with_errors
 
 # A hub
 
@@ -51,7 +51,7 @@ def _listed(*paths: str) -> dict[str, Any]:
     return {"sha": "a" * 40, "siblings": [*entries, {"rfilename": "README.md", "size": 3, "blobId": "c" * 40}]}
 
 
-def listings() -> list[bytes]:
+def listings() -> Files:
     """Lists of repositories, as answers of a hub."""
     index = "model.safetensors.index.json"
     made = [
@@ -59,13 +59,13 @@ def listings() -> list[bytes]:
         _listed("config.json", "model.safetensors", "tokenizer.json", "chat_template.jinja"),
         _listed("config.json", index, "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"),
     ]
-    return [seeds.compact(each) for each in made]
+    return {"hub.json": [seeds.compact(each) for each in made]}
 
 
-def hub_answer(data: bytes, folder: Path) -> None:
+def hub_answer(path: Path) -> None:
     """The answer as a list of files, and what is chosen of the list."""
     try:
-        listing = json.loads(data)
+        listing = json.loads(path.read_bytes())
     except (ValueError, RecursionError):
         return
     if not isinstance(listing, dict):
@@ -90,7 +90,7 @@ def _chosen(name: HubName, listing: Mapping[str, Any]) -> None:
 
 # Bodies of requests
 
-BODIES = [route.body for route in ROUTES if route.body is not None]
+BODIES = {route.path: route.body for route in ROUTES if route.body is not None}
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 _TOOL = {"type": "function", "function": {"name": "look", "description": "d", "parameters": _SCHEMA, "strict": True}}
 _CALL = {"id": "call_1", "type": "function", "function": {"name": "look", "arguments": '{"a": 1}'}}
@@ -106,12 +106,12 @@ _SAMPLING = {
 }  # fmt: skip
 
 
-def body_seeds() -> list[bytes]:
-    """A body of each route, and of chats with a schema and with tools."""
+def bodies() -> dict[str, list[dict[str, Any]]]:
+    """Bodies by their routes, of chats with a schema and with tools."""
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": _SCHEMA, "strict": True}}
     item = {"type": "function_call", "call_id": "c", "name": "look", "arguments": '{"a": 1}'}
     output = {"type": "function_call_output", "call_id": "c", "output": "2"}
-    by_path: dict[str, list[dict[str, Any]]] = {
+    return {
         "/v1/chat/completions": [
             {**_SAMPLING, "messages": TALK, "tools": [_TOOL], "tool_choice": "auto", "logprobs": True},
             {**_SAMPLING, "messages": TALK[:2], "response_format": form, "top_logprobs": 2, "logprobs": True},
@@ -133,14 +133,17 @@ def body_seeds() -> list[bytes]:
         "/detokenize": [{"model": "m", "tokens": [1, 2]}],
         "/apply-template": [{"model": "m", "messages": TALK}],
     }  # fmt: skip
-    paths = [route.path for route in ROUTES if route.body is not None]
-    return [bytes([paths.index(path)]) + seeds.compact(body) for path, bodies in by_path.items() for body in bodies]
 
 
-def body(data: bytes, folder: Path) -> None:
+def body_files() -> Files:
+    """A file for each route, which its number names."""
+    found = bodies()
+    return {f"{place}.json": [*map(seeds.compact, found[path])] for place, path in enumerate(BODIES)}
+
+
+def body(path: Path) -> None:
     """The body checked, and what its route makes of it before a model is asked."""
-    kind = BODIES[data[0] % len(BODIES)] if data else BODIES[0]
-    read = kind.read(data[1:])
+    read = list(BODIES.values())[int(path.stem)].read(path.read_bytes())
     if isinstance(read, protocol.SamplingBody):
         options = read.sampling(index=1)
         json.dumps(options)
@@ -155,8 +158,7 @@ def body(data: bytes, folder: Path) -> None:
         with_errors(lambda: asked_by(None if read.text is None else read.text.format))
         with_errors(lambda: messages_of(read.input, read.instructions))
         json.dumps([_format(read.text), *map(_plain, read.tools or ()), _plain(read.tool_choice)])
-    messages = getattr(read, "messages", None)
-    if messages:
+    if messages := getattr(read, "messages", None):
         with_errors(lambda: protocol.conversation(messages))
     if isinstance(read, protocol.CompletionRequest):
         assert isinstance(protocol.listed(read.prompt), list)
@@ -179,55 +181,46 @@ _LINES = [
 BATCH = b"".join(seeds.compact(line) + b"\n" for line in _LINES)
 
 
-def batch_requests(data: bytes, folder: Path) -> None:
+def batch_requests(path: Path) -> None:
     """A file of requests, and each as it is sent to its route."""
-    bodies = {route.path: route.body for route in ROUTES}
-    for line in scanned(RequestForm(), put(folder, "requests.jsonl", data)):
+    for line in scanned(RequestForm(), path):
         assert line.digest.startswith("batch_req_")
         with contextlib.suppress(ApiError):
-            kind = bodies[line.url]
-            assert kind is not None
-            kind.read(json.dumps(sent_body(line)).encode())
+            BODIES[line.url].read(json.dumps(sent_body(line)).encode())
 
 
-def prepare_batch(folder: Path) -> None:
-    """The file whose results are damaged."""
-    put(folder, "requests.jsonl", BATCH)
+_FINGERPRINT = {"model": {"m": "0123"}, "weights": "f32"}
+RESULTS = ("out.jsonl", Target(Path("out.jsonl")).manifest.name)
 
 
-def result_seeds() -> list[bytes]:
-    """The results of those requests, whole and torn; the first byte says that results follow."""
+def batch_results() -> Files:
+    """The results of those requests, whole and torn, and the manifest beside them."""
     with tempfile.TemporaryDirectory() as folder:
         lines = scanned(RequestForm(), put(Path(folder), "requests.jsonl", BATCH))
     answer = {"status_code": 200, "request_id": "r", "body": {"usage": {"prompt_tokens": 1}}}
     answers = [{"id": line.digest, "custom_id": line.key, "response": answer, "error": None} for line in lines]
-    made = [json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in answers]
-    manifest = seeds.compact({"glinfer": "0.1.0", "model": {"m": "0123"}, "weights": "f32"})
-    return [b"\0" + b"".join(made), b"\0" + b"".join(made)[:-9], b"\0", b"\1" + manifest]
+    made = b"".join(json.dumps(each, ensure_ascii=False).encode() + b"\n" for each in answers)
+    manifest = seeds.compact({"glinfer": "0.1.0", **_FINGERPRINT})
+    return {RESULTS[0]: [made, made[:-9], b""], RESULTS[1]: manifest, "requests.jsonl": BATCH}
 
 
-def batch_results(data: bytes, folder: Path) -> None:
-    """Results that a resumed run reads, or the manifest beside them."""
-    kind, rest = data[:1], data[1:]
-    out = put(folder, "out.jsonl", b"" if kind == b"\1" else rest)
-    target = Target(out)
-    if kind == b"\1":
-        fingerprint = {"model": {"m": "0123"}, "weights": "f32"}
-        put(folder, target.manifest.name, rest)
-        with_errors(lambda: check_manifest(target, fingerprint, required=True))
-        write_manifest(target, fingerprint)
-        check_manifest(target, fingerprint, required=True)
+def resumed_requests(path: Path) -> None:
+    """Results that a resumed run reads, or the manifest beside none."""
+    out = path.with_name(RESULTS[0])
+    if path == out:
+        resumed(RequestForm(), path.with_name("requests.jsonl"), out)
         return
-    resumed(RequestForm(), folder / "requests.jsonl", out)
+    out.write_bytes(b"")
+    with_errors(lambda: check_manifest(Target(out), _FINGERPRINT, required=True))
+    write_manifest(Target(out), _FINGERPRINT)
+    check_manifest(Target(out), _FINGERPRINT, required=True)
 
 
 # Structures
 
-KINDS = ("json_schema", "regex", "grammar", "choices")
 
-
-def structure_seeds() -> list[bytes]:
-    """Structures of all kinds; the first byte says which."""
+def structures() -> Files:
+    """Structures of all kinds, which their names say."""
     schemas: list[Any] = [
         {"type": "object", "properties": {"a": {"type": "string", "pattern": "^a+$", "maxLength": 4},
          "b": {"$ref": "#/$defs/x"}}, "required": ["a"], "additionalProperties": False,
@@ -238,12 +231,12 @@ def structure_seeds() -> list[bytes]:
     ]  # fmt: skip
     texts = ["[ab]{2,3}(c|d)?", r"\d+(?:\.\d{2})?", "(?i:yes|no)", r"[^\x00-\x1f\"]*é"]
     grammars = ['start: "a" b\nb: "x"* | /[0-9]+/', 'start: item ("," item)*\nitem: %json {"type": "integer"}']
-    return [
-        *(b"\0" + seeds.compact(each) for each in schemas),
-        *(b"\1" + each.encode() for each in texts),
-        *(b"\2" + each.encode() for each in grammars),
-        b"\3" + seeds.compact(["yes", "no", "é"]),
-    ]
+    return {
+        "json_schema.json": [*map(seeds.compact, schemas)],
+        "regex.txt": [each.encode() for each in texts],
+        "grammar.txt": [each.encode() for each in grammars],
+        "choices.json": seeds.compact(["yes", "no", "é"]),
+    }
 
 
 @cache
@@ -258,34 +251,26 @@ def _compiler() -> Compiler:
     return Compiler(_words(), 300)
 
 
-def _given(data: bytes) -> dict[str, Any]:
-    kind = KINDS[data[0] % len(KINDS)] if data else KINDS[0]
-    text: Any = data[1:].decode(errors="surrogateescape")
-    if kind == "choices":
-        with contextlib.suppress(ValueError, RecursionError):
-            text = json.loads(text)
-    return {kind: text}
-
-
-def _structure(data: bytes) -> Structure | None:
+def _structure(path: Path) -> Structure | None:
     """The structure of a case; None where it asks for none, which is null alone."""
-    given = _given(data)
-    found = structure_of(given)
-    assert (found is None) is (given in ({kind: None} for kind in KINDS))
+    asked: Any = path.read_bytes().decode(errors="surrogateescape")
+    if path.stem == "choices":
+        with contextlib.suppress(ValueError, RecursionError):
+            asked = json.loads(asked)
+    found = structure_of({path.stem: asked})
+    assert (found is None) is (asked is None)
     return found
 
 
-def structure(data: bytes, folder: Path) -> None:
+def structure(path: Path) -> None:
     """What is looked at before a process of its own compiles it; all of it in this process."""
-    found = _structure(data)
-    if found is None:
-        return
-    assert len(compilers._grammar(found)) < 16 * len(data) + 4096
+    if found := _structure(path):
+        assert len(compilers._grammar(found)) < 16 * path.stat().st_size + 4096
 
 
-def structure_apart(data: bytes, folder: Path) -> None:
+def structure_apart(path: Path) -> None:
     """Compiled as a server does it, and followed for some tokens."""
-    found = _structure(data)
+    found = _structure(path)
     if found is None:
         return
     constraint = _compiler().constraint(found, (7,))
@@ -315,19 +300,11 @@ _BARE = (
 )
 
 
-_compiled = cache(compiled)  # of two templates, which every conversation is rendered by
-
-
 class _InProcess(JinjaTemplate):
     """A template that is rendered in this process, where the watch sees what it opens."""
 
     def _answer(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        try:
-            program = _compiled(request["source"])
-            text = text_of(program, request["variables"], request["most"], request["tokens"])
-            return {"parts": parts_of(text, request["names"])}
-        except Exception as error:  # of any kind, as jinja2 and what a template calls raise them
-            return {"error": str(error)}
+        return answer(request)
 
 
 @cache
@@ -341,25 +318,23 @@ def _chatty() -> Tokenizer:
         return Tokenizer(read_hf_tokenizer(put(Path(folder), "tokenizer.json", seeds.compact(values))))
 
 
-def _encoded(messages: list[dict[str, Any]], tools: Any = None, source: str = _HERMES) -> None:
-    """The ids of a conversation, of which no message has a control token more than the template writes."""
-    _InProcess(source, {"bos_token": "<s>"}, "x").ids(_chatty(), messages, tools=tools)
+_TEMPLATES = {"hermes.json": _HERMES, "bare.json": _BARE}
 
 
-def conversation_seeds() -> list[bytes]:
-    """Conversations with tools; the first byte says by which template."""
+def conversations() -> Files:
+    """A conversation with tools, for each template."""
     talk = [{**each, "content": each["content"] if isinstance(each["content"], str) else "hi"} for each in TALK]
     calls = [{**_CALL, "function": {"name": "l", "arguments": "{}"}}]
     talk[2] = {"role": "assistant", "content": "", "tool_calls": calls}
-    return [bytes([place]) + seeds.compact({"messages": talk, "tools": [_TOOL]}) for place in range(2)]
+    return dict.fromkeys(_TEMPLATES, seeds.compact({"messages": talk, "tools": [_TOOL]}))
 
 
-def conversation(data: bytes, folder: Path) -> None:
-    """A chat over HTTP up to its ids, with a template that takes tools."""
-    source = (_HERMES, _BARE)[data[0] % 2] if data else _HERMES
-    asked = protocol.ChatCompletionRequest.read(b'{"model": "m", ' + data[1:].lstrip()[1:])
+def conversation(path: Path) -> None:
+    """A chat over HTTP up to its ids, of which no message has a control token more than the template writes."""
+    asked = protocol.ChatCompletionRequest.read(b'{"model": "m", ' + path.read_bytes().lstrip()[1:])
     tools = [each.model_dump(exclude_none=True) for each in asked.tools or ()]
-    _encoded(protocol.conversation(asked.messages), tools or None, source)
+    template = _InProcess(_TEMPLATES[path.name], {"bos_token": "<s>"}, "x")
+    template.ids(_chatty(), protocol.conversation(asked.messages), tools=tools or None)
 
 
 # Replies
@@ -385,8 +360,8 @@ _HARMONY = Channels(ord("<"), ord("|"), ord(">"), _decoded)
 _CALLS = CallTokens(ord("<"), ord(">"), ord('"'), _decoded)
 
 
-def reply_seeds() -> list[bytes]:
-    """Replies with calls and in channels; the first byte says of which form, and how they are cut."""
+def replies() -> Files:
+    """Replies with calls and in channels; the name says how they are cut."""
     texts = [
         'Let me see.<tool_call>\n{"name": "look", "arguments": {"a": "}\\""}}\n</tool_call>\n<tool_call>\n{"name": "x',
         '<tool_call>[{"name": "look", "arguments": {}}, {"name": "b", "arguments": {"a": [1]}}]</tool_call>',
@@ -395,16 +370,17 @@ def reply_seeds() -> list[bytes]:
         '|analysis>hm<assistant to=functions.look|commentary json>{}<|commentary to=functions.b >{"a": 1',
         'Wait.<call:look{city:"Rome",n:[1,{a:true}]}><call:now{}>more<call:<{a:<|"|>}<|"|>}',
     ]
-    return [bytes([place]) + text.encode() for place, text in enumerate(texts)]
+    return {f"{step}.txt": text.encode() for step, text in enumerate(texts, start=1)}
 
 
 def _cut(text: str, step: int) -> Iterator[str]:
     return (text[start : start + step] for start in range(0, len(text), step))
 
 
-def reply(data: bytes, folder: Path) -> None:
+def reply(path: Path) -> None:
     """Whole and in pieces the same, by every parser."""
-    text, step = data[1:].decode(errors="replace"), 1 + (data[0] if data else 0) % 7
+    data, step = path.read_bytes(), int(path.stem)
+    text = data.decode(errors="replace")
     for form in FORMS.values():
         whole, parts = CallDeltas(form), CallDeltas(form)
         whole.push(text, last=True)
@@ -420,7 +396,7 @@ def reply(data: bytes, folder: Path) -> None:
     for chat in (_Form(), _Form(channels=_HARMONY), _Form(call_tokens=_CALLS)):
         splitter: Any = ReplySplitter(chat, calls=True)  # type: ignore[arg-type]
         assembler = ReplyAssembler(_words(), ["STOP"], splitter)
-        said = "".join(part.text for token in data[1:] for part in assembler.push(token))
+        said = "".join(part.text for token in data for part in assembler.push(token))
         said += "".join(part.text for part in assembler.finish())
         assert len(said) <= len(data)
 

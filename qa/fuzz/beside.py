@@ -1,24 +1,20 @@
-"""Files that are no models: importance, texts to embed, packed batches, reports, sites, conversations, caches.
-
-Where a target has files of several kinds, the first byte of a case chooses the kind, and the rest is the file.
-"""
+"""Files that are no models: importance, texts to embed, packed batches, reports, sites, conversations, caches."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import tempfile
 import warnings
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from importlib.metadata import PathDistribution
 from pathlib import Path
 
+import numpy as np
 import zstandard
 from huggingface_hub import constants
 
 from glinfer.cli.chat import FORMAT, _read_chat
-from glinfer.config import ModelConfig
 from glinfer.errors import GlinferWarning
 from glinfer.export.card import licence_of
 from glinfer.export.page import NOTE
@@ -36,37 +32,35 @@ from glinfer.jobs.texts import arrow_modules, read_texts
 from glinfer.jobs.vectors import VectorFile
 from glinfer.text.chat import check_messages
 from qa.fuzz import seeds
-from qa.fuzz.archives import zips
-from qa.fuzz.mutate_gguf import GgufParts
-from qa.fuzz.reads import MESSAGES, Files, put, put_one, with_errors
+from qa.fuzz.folders import small_zip
+from qa.fuzz.reads import MESSAGES, Files, root, with_errors
+from qa.fuzz.seeds import written
+from tests.goldens.gguf_file import write_gguf_file
 
 # Importance
 
-_LLAMA = ModelConfig(**seeds.SIZES, model_type="llama", hidden_act="silu")
+_LLAMA = seeds.config_of("llama")
 
 
-@cache
-def importances() -> list[bytes]:
+def importances() -> Files:
     """What llama-imatrix writes."""
-    made = GgufParts(entries=[seeds.gguf_entry("general.type", "imatrix")])
+    tensors = {}
     for stored in stored_tensors(_LLAMA, _LLAMA.family.in_gguf.names):
         if len(stored.shape) == 2:
-            for end, shape in (("in_sum2", [stored.shape[1]]), ("counts", [1])):
-                made.tensors.append((f"{stored.name}.{end}".encode(), shape, 0, len(made.data)))
-                made.data += b"\0\0\x80\x3f" * shape[0]
-                made.data += bytes(-len(made.data) % 32)
-    return [made.build()]
+            tensors[f"{stored.name}.in_sum2"] = np.ones(stored.shape[1], np.float32)
+            tensors[f"{stored.name}.counts"] = np.ones(1, np.float32)
+    values = {"general.type": "imatrix"}
+    return {**written(lambda folder: write_gguf_file(folder / "m.gguf", "llama", values, tensors))}
 
 
-def importance(data: bytes, folder: Path) -> None:
+def importance(path: Path) -> None:
     """Read it for a small Llama."""
-    assert read_importance(put(folder, "m.gguf", data), _LLAMA)
+    assert read_importance(path, _LLAMA)
 
 
 # Texts to embed, and packed files
 
 
-@cache
 def texts() -> Files:
     """A file of each form."""
     made, (pyarrow, parquet) = io.BytesIO(), arrow_modules()
@@ -79,60 +73,57 @@ def texts() -> Files:
     }
 
 
-def read_some_texts(data: bytes, folder: Path) -> None:
+def read_some_texts(path: Path) -> None:
     """All texts of one file."""
-    assert all(isinstance(text, str) for text in read_texts(put_one(texts(), data, folder)))
+    assert all(isinstance(text, str) for text in read_texts(path))
 
 
-@cache
 def packed() -> Files:
     """A batch, compressed in each way."""
     batch = b'{"prompt": "x"}\n' * 4
     return {"b.jsonl.gz": gzip.compress(batch, mtime=0), "b.jsonl.zst": zstandard.ZstdCompressor().compress(batch)}
 
 
-def unpack(data: bytes, folder: Path) -> None:
+def unpack(path: Path) -> None:
     """The first bytes that come out."""
-    with open_source(put_one(packed(), data, folder)) as file:
+    with open_source(path) as file:
         file.read(1 << 16)
 
 
-@cache
-def vectors() -> list[bytes]:
+def vectors() -> Files:
     """The part that a run of ``glinfer embed`` left."""
-    with tempfile.TemporaryDirectory() as root:
-        with VectorFile(Path(root) / "v.npy", {"model": "m"}, 2):
+
+    def write(folder: Path) -> None:
+        with VectorFile(folder / "v.npy", {"model": "m"}, 2):
             pass
-        return [(Path(root) / "v.npy.part").read_bytes() + bytes(20)]
+
+    return {name: data + bytes(20) for name, data in written(write).items()}
 
 
-def continue_vectors(data: bytes, folder: Path) -> None:
+def continue_vectors(path: Path) -> None:
     """Go on with it, and write the result."""
-    put(folder, "v.npy.part", data)
-    with VectorFile(folder / "v.npy", {"model": "m"}, 2) as file:
-        assert file.done <= len(data) // 8
+    size = path.stat().st_size
+    with VectorFile(path.with_suffix(""), {"model": "m"}, 2) as file:
+        assert file.done <= size // 8
         file.finish(list)
 
 
 # Reports, sites and conversations
 
 
-@cache
-def profiles() -> list[bytes]:
+def profiles() -> Files:
     """What ``glinfer profile --json`` prints, as far as it is compared."""
     kind = {"kind": "gemv", "draws": 2, "ms": 0.5, "bytes_read": 10, "bytes_written": 20}
     facts = {"renderer": "r", "config": {"dim": 1}, "plan": "fast", "weights": "f32", "what": "token", "tokens": 3}
     report = {"report": "glinfer profile", "version": 1, "model": "m", **facts, "timing": "clock", "kinds": [kind]}
-    return [seeds.compact({**report, "wall": {"median": 1.5}})]
+    return {"p.json": seeds.compact({**report, "wall": {"median": 1.5}})}
 
 
-def profile(data: bytes, folder: Path) -> None:
+def profile(path: Path) -> None:
     """Compare a report with itself."""
-    path = put(folder, "p.json", data)
     compare(path, path).table()
 
 
-@cache
 def sites() -> Files:
     """What exports and pictures leave in a folder, and a model's card."""
     return {
@@ -144,9 +135,9 @@ def sites() -> Files:
     }
 
 
-def site(data: bytes, folder: Path) -> None:
+def site(path: Path) -> None:
     """What is there is looked at before anything replaces it."""
-    put_one(sites(), data, folder)
+    folder = root(path, "look.json")
     for each in (folder, folder / "page"):
         is_export(each)
         with_errors(partial(check_target, each))
@@ -154,35 +145,33 @@ def site(data: bytes, folder: Path) -> None:
     assert "\n" not in licence_of(folder / "card")
 
 
-def saved_chats() -> list[bytes]:
+def saved_chats() -> Files:
     """What ``/save`` writes."""
-    return [seeds.compact({"format": FORMAT, "version": 1, "model": "m", "messages": list(MESSAGES)})]
+    return {"c.json": seeds.compact({"format": FORMAT, "version": 1, "model": "m", "messages": list(MESSAGES)})}
 
 
-def saved_chat(data: bytes, folder: Path) -> None:
+def saved_chat(path: Path) -> None:
     """Read it as ``/load`` does."""
-    check_messages(_read_chat(put(folder, "c.json", data)))
+    check_messages(_read_chat(path))
 
 
 # Installed packages and the cache of the hub
 
 
-@cache
 def installed() -> Files:
     """A package with a model."""
     record = b"cats/a.gguf,sha256=x,1\ncats/model.zip,,\n"
     return {
         "cats-1.dist-info/RECORD": record,
         "cats-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: cats\nVersion: 1\n",
-        "cats/model.zip": zips()[1],
+        "cats/model.zip": small_zip(),
         "cats/a.gguf": b"GGUF",
     }
 
 
-def installed_package(data: bytes, folder: Path) -> None:
+def installed_package(path: Path) -> None:
     """What ``glinfer models`` lists of it."""
-    put_one(installed(), data, folder)
-    for model in models_of(PathDistribution(folder / "cats-1.dist-info")):
+    for model in models_of(PathDistribution(root(path, "cats-1.dist-info") / "cats-1.dist-info")):
         assert model.path.is_file()
         assert isinstance(model.name + model.version, str)
 
@@ -191,7 +180,6 @@ _COMMIT = "a" * 40
 _SNAPSHOT = f"models--org--cats/snapshots/{_COMMIT}"
 
 
-@cache
 def hub_cache() -> Files:
     """A model of shards in the cache of a hub."""
     shards: Sequence[str] = ("m-00001-of-00002.safetensors", "m-00002-of-00002.safetensors")
@@ -204,11 +192,11 @@ def hub_cache() -> Files:
     }
 
 
-def cached_model(data: bytes, folder: Path) -> None:
+def cached_model(path: Path) -> None:
     """Find it by its name, and list it."""
-    before, constants.HF_HUB_CACHE = constants.HF_HUB_CACHE, str(folder)
+    before, folder = constants.HF_HUB_CACHE, root(path, "models--org--cats")
     try:
-        put_one(hub_cache(), data, folder)
+        constants.HF_HUB_CACHE = str(folder)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", GlinferWarning)
             list(cached_models())

@@ -1,92 +1,75 @@
-"""Models and adapters of several files, one of them damaged: GGUF in parts, PEFT, sentence-transformers, MXFP4.
-
-The first byte of a case chooses the file, the rest is what it holds; the others are as they should be.
-"""
+"""Models, adapters and image encoders of several files, zip files and images."""
 
 from __future__ import annotations
 
+import io
+import os
+import shutil
+import stat
 import tempfile
-from collections.abc import Callable
+import zipfile
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load, save
 
-from glinfer.config import ModelConfig
+from glinfer.errors import GlinferError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
 from glinfer.formats.adapters.merge import merged, read_adapter
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.tensors import stored_tensors
+from glinfer.formats.vision import Vision, read_vision
+from glinfer.formats.zipped import is_model_zip
+from glinfer.text.images import decoded, squares_of
 from qa.fuzz import seeds
-from qa.fuzz.mutate_gguf import GgufParts, parse_gguf
-from qa.fuzz.reads import Files, put, put_one, use_checkpoint, with_errors
+from qa.fuzz.mutate import build_gguf, build_zip, parse_gguf
+from qa.fuzz.reads import Files, put, root, use_checkpoint, with_errors
+from qa.fuzz.seeds import written
+from tests.goldens.pictures import TEXT, picture, write_mmproj, write_smolvlm
 from tests.helpers.made_adapters import made_pairs, write_gguf_adapter, write_peft
 from tests.helpers.tiny_embedders import write_embedder
-
-
-def written(write: Callable[[Path], object]) -> dict[str, bytes]:
-    """The files that a function writes into a folder, by their paths in it."""
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder))
-        found = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
-        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
-
-
-def _split_off(files: Files, names: tuple[str, ...]) -> tuple[Files, Files]:
-    """The files that are damaged, in this order, and all others."""
-    return {name: files[name] for name in names}, {name: data for name, data in files.items() if name not in names}
-
 
 # GGUF in parts
 
 PARTS = ("m-00001-of-00002.gguf", "m-00002-of-00002.gguf")
 
 
-@cache
 def parts() -> Files:
     """A model in two parts, as gguf-split makes them."""
     whole = parse_gguf(seeds.ggufs()[0])
-    found = {}
+    tensors = whole["tensors"]
+    found: Files = {}
     for number, name in enumerate(PARTS):
-        made = GgufParts(entries=[] if number else list(whole.entries))
-        placed = whole.tensors[number::2]
-        for key, kind, value in (("split.no", 2, number), ("split.count", 2, 2), ("split.tensors.count", 5, 0)):
-            entry = seeds.gguf_entry(key, value or len(whole.tensors) * (key == "split.tensors.count"))
-            entry.kind = kind
-            made.entries.append(entry)
-        for tensor, shape, kind, offset in placed:
-            later = [at for _, _, _, at in whole.tensors if at > offset]
-            made.tensors.append((tensor, shape, kind, len(made.data)))
-            made.data += whole.data[offset : min(later, default=len(whole.data))]
-        found[name] = made.build()
+        numbers = ("split.no", 2, number), ("split.count", 2, 2), ("split.tensors.count", 5, len(tensors))
+        entries, placed, data = [*([] if number else whole["entries"]), *map(list, numbers)], [], b""
+        for tensor, shape, kind, offset in tensors[number::2]:
+            end = min((at for *_, at in tensors if at > offset), default=len(whole["data"]))
+            placed.append([tensor, shape, kind, len(data)])
+            data += whole["data"][offset:end]
+        found[name] = build_gguf({**whole, "entries": entries, "tensors": placed, "data": data})
     return found
 
 
-def split(data: bytes, folder: Path) -> None:
+def split(path: Path) -> None:
     """Both parts stand for the model."""
-    put_one(parts(), data, folder)
-    with_errors(lambda: load_checkpoint(folder / PARTS[1]))
-    use_checkpoint(load_checkpoint(folder / PARTS[0]))
+    with_errors(lambda: load_checkpoint(path.with_name(PARTS[1])))
+    use_checkpoint(load_checkpoint(path.with_name(PARTS[0])))
 
 
 # LoRA adapters
 
-ADAPTED = ModelConfig(**seeds.SIZES, model_type="llama", hidden_act="silu")
+ADAPTED = seeds.config_of("llama")
 PEFT = ("adapter_config.json", "adapter_model.safetensors")
 
 
-@cache
 def peft() -> Files:
-    """What PEFT saves."""
-
-    def write(folder: Path) -> None:
-        path = write_peft(folder, made_pairs(ADAPTED, rank=1), rank_pattern={}, alpha_pattern={}) / PEFT[1]
-        copy = {"base_model.model.model.norm.weight": _base().tensors["model.norm.weight"]}
-        save_file({**load_file(path), **copy}, path)
-
-    return _split_off(written(write), PEFT)[0]
+    """What PEFT saves, with a norm of the model."""
+    pairs = made_pairs(ADAPTED, rank=1)
+    made = written(lambda folder: write_peft(folder, pairs, rank_pattern={}, alpha_pattern={}))
+    norm = {"base_model.model.model.norm.weight": _base().tensors["model.norm.weight"]}
+    return {PEFT[0]: made[PEFT[0]], PEFT[1]: save({**load(made[PEFT[1]]), **norm})}
 
 
 @cache
@@ -94,7 +77,8 @@ def _base() -> Checkpoint:
     return random_checkpoint(ADAPTED)
 
 
-def _adapted(path: Path) -> None:
+def adapted(path: Path) -> None:
+    """Read an adapter, and add it to a model."""
     for scale in (1.0, -0.5):
         adapter = read_adapter(path, ADAPTED, scale, base=_base())
         with np.errstate(all="ignore"):
@@ -102,26 +86,14 @@ def _adapted(path: Path) -> None:
         with_errors(lambda changed=changed: use_checkpoint(changed))  # type: ignore[misc]
 
 
-def peft_adapter(data: bytes, folder: Path) -> None:
-    """Read the directory, and add it to a model."""
-    put_one(peft(), data, folder)
-    _adapted(folder)
-
-
-@cache
-def gguf_adapters() -> list[bytes]:
+def gguf_adapters() -> Files:
     """What convert_lora_to_gguf.py writes."""
-    found = []
-    for rank in (1, 2):
+
+    def made(rank: int) -> bytes:
         pairs = made_pairs(ADAPTED, rank=rank)
-        made = written(lambda folder, pairs=pairs: write_gguf_adapter(folder / "a.gguf", ADAPTED, pairs, 2.0))  # type: ignore[misc]
-        found.append(made["a.gguf"])
-    return found
+        return written(lambda folder: write_gguf_adapter(folder / "a.gguf", ADAPTED, pairs, 2.0))["a.gguf"]
 
-
-def gguf_adapter(data: bytes, folder: Path) -> None:
-    """Read it, and add it to a model."""
-    _adapted(put(folder, "a.gguf", data))
+    return {"a.gguf": [made(1), made(2)]}
 
 
 # sentence-transformers
@@ -132,23 +104,21 @@ SENTENCE = (
 )  # fmt: skip
 
 
-@cache
-def sentence() -> tuple[Files, Files]:
-    """A BERT with pooling, a dense layer and prompts: the files that are damaged, and the others."""
-    files = written(
-        lambda folder: write_embedder(
-            folder, dense=(4,), prompts={"query": "q: ", "document": ""}, num_hidden_layers=1, hidden_size=12,
-            intermediate_size=8, max_position_embeddings=8, most=6,
-        )
-    )  # fmt: skip
-    return _split_off(files, SENTENCE)
+def sentence() -> Files:
+    """A BERT with pooling, a dense layer and prompts."""
+    small: dict[str, Any] = {
+        "num_hidden_layers": 1,
+        "hidden_size": 12,
+        "intermediate_size": 8,
+        "max_position_embeddings": 8,
+        "most": 6,
+    }
+    prompts = {"query": "q: ", "document": ""}
+    return {**written(lambda folder: write_embedder(folder, dense=(4,), prompts=prompts, **small))}
 
 
-def embedder(data: bytes, folder: Path) -> None:
-    """Read the directory, and make its plan and arrays."""
-    damaged, others = sentence()
-    put_one(damaged, data, folder, others)
-    use_checkpoint(load_checkpoint(folder))
+def embedder(path: Path) -> None:
+    use_checkpoint(load_checkpoint(root(path, "modules.json")))
 
 
 # MXFP4, as gpt-oss comes
@@ -164,27 +134,87 @@ _OSS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@cache
 def mxfp4() -> Files:
     """A directory of gpt-oss, whose experts are blocks and scales."""
+    arrays = {}
+    experts = _OSS["num_local_experts"]
     with tempfile.TemporaryDirectory() as folder:
         config = read_config(put(Path(folder), "config.json", seeds.compact(_OSS)))
-    arrays: dict[str, tuple[str, tuple[int, ...]]] = {}
-    experts = _OSS["num_local_experts"]
     for stored in stored_tensors(config, config.family.in_huggingface.names or config.family.names):
         name, shape = stored.name, stored.shape
         if name.endswith(("gate_up_proj", "down_proj")):
             rows, inputs = shape[0] // experts, shape[1]
-            arrays[f"{name}_blocks"] = ("U8", (experts, rows, inputs // 32, 16))
-            arrays[f"{name}_scales"] = ("U8", (experts, rows, inputs // 32))
+            arrays[f"{name}_blocks"] = np.zeros((experts, rows, inputs // 32, 16), np.uint8)
+            arrays[f"{name}_scales"] = np.zeros((experts, rows, inputs // 32), np.uint8)
         elif name.endswith("_proj_bias") and "experts" in name:
-            arrays[name] = ("BF16", (experts, shape[0] // experts))
+            arrays[name] = np.ones((experts, shape[0] // experts), np.float16)
         else:
-            arrays[name] = ("BF16", shape)
-    return {"model.safetensors": seeds.safetensors(arrays), "config.json": seeds.compact(_OSS)}
+            arrays[name] = np.ones(shape, np.float16)
+    return {"model.safetensors": save(arrays), "config.json": seeds.compact(_OSS)}
 
 
-def blocks(data: bytes, folder: Path) -> None:
-    """Read the directory, and make its plan and arrays."""
-    put_one(mxfp4(), data, folder)
-    use_checkpoint(load_checkpoint(folder))
+# Image encoders and images
+
+ENCODER = ("mmproj.gguf", "config.json", "preprocessor_config.json")
+
+
+def encoders() -> Files:
+    """A directory of SmolVLM, and llama.cpp's file of its encoder."""
+    return {**written(lambda folder: (write_smolvlm(folder), write_mmproj(folder / ENCODER[0])))}
+
+
+def encoder(path: Path) -> None:
+    """An encoder, and squares for it."""
+    found = read_vision(path.parent, TEXT, path if path.name == ENCODER[0] else None)
+    if isinstance(found, Vision):
+        found.checkpoint.check_finite()
+        squares_of(picture(9, 9), found.form)
+
+
+def images() -> Files:
+    """An image in each format."""
+    found = []
+    for form in ("PNG", "JPEG", "WEBP", "GIF", "BMP"):
+        picture(9, 7).save(data := io.BytesIO(), form)
+        found.append(data.getvalue())
+    return {"image": found}
+
+
+def image(path: Path) -> None:
+    decoded(path)
+
+
+# Zip files
+
+_FILE = (stat.S_IFREG | 0o644) << 16
+
+
+def small_zip(folder: str = "m/", method: int = zipfile.ZIP_STORED) -> bytes:
+    """A model in a zip file, in a folder of it."""
+    files = {**seeds.huggingface(), "more/readme.md": b"# x\n"}
+    if folder:
+        files = {"": b"", **files}
+    return build_zip([[folder + name, method, _FILE, data] for name, data in files.items()])
+
+
+def zips() -> Files:
+    return {"m.zip": [small_zip("", zipfile.ZIP_DEFLATED), small_zip()]}
+
+
+def read_zip(path: Path) -> None:
+    """Unpack it and use the model; what is refused leaves nothing in the cache."""
+    cached, before = path.with_name("cache"), Path.cwd()
+    os.environ["GLINFER_CACHE"] = str(cached)
+    os.chdir(path.parent)  # folders are removed by relative names, which the watch takes for files of here
+    try:
+        is_model_zip(path)
+        try:
+            checkpoint = load_checkpoint(path)
+        except GlinferError:
+            assert not list(cached.rglob("*")), "what was refused has left something"
+            raise
+        use_checkpoint(checkpoint)
+    finally:
+        os.environ["GLINFER_CACHE"] = ""
+        shutil.rmtree(cached, ignore_errors=True)
+        os.chdir(before)

@@ -7,11 +7,16 @@ cannot be taken apart, or not be put together, is damaged as plain bytes.
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import struct
+import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
+from pathlib import PurePath
 from random import Random
 from typing import Any
 
@@ -92,13 +97,6 @@ def words_of(document: Any) -> Iterator[Any]:
         yield from (each for each in (key, holder[key]) if not isinstance(each, bytes) and len(str(each)) < 200)
 
 
-def _copied(value: Any) -> Any:
-    """A copy, so that a document stays a tree."""
-    if isinstance(value, dict):
-        return {key: _copied(each) for key, each in value.items()}
-    return [_copied(each) for each in value] if isinstance(value, list) else value
-
-
 def _other_value(old: Any, random: Random, words: Sequence[Any]) -> Any:
     """Another value in the place of an old one."""
     chance = random.random()
@@ -108,7 +106,7 @@ def _other_value(old: Any, random: Random, words: Sequence[Any]) -> Any:
         if isinstance(old, bytes):
             whole = word.encode(errors="surrogatepass")
             spliced = old[:at] + whole + old[at + random.choice((0, 0, 5)) :]
-            return any_bytes(old, random) if chance < 0.4 else spliced if chance < 0.6 else whole
+            return any_bytes(old, random) if chance < 0.4 else spliced if chance < 0.8 else whole
         if chance < 0.5:
             start = random.randrange(len(old) + 1)
             piece = random.choice((word, word, old[start : start + 40], ""))
@@ -116,7 +114,7 @@ def _other_value(old: Any, random: Random, words: Sequence[Any]) -> Any:
     elif isinstance(old, int) and not isinstance(old, bool) and chance < 0.6:
         return number(random, old)
     choices = [number(random), random.choice(TEXTS), json.loads(random.choice(RAW_JSON[:19]))]
-    return _copied(random.choice([random.choice(words)] * 3 + choices if words else choices))
+    return deepcopy(random.choice([random.choice(words)] * 3 + choices if words else choices))
 
 
 def damaged(document: Any, random: Random, words: Sequence[Any]) -> Any:
@@ -132,11 +130,11 @@ def damaged(document: Any, random: Random, words: Sequence[Any]) -> Any:
         case 1 if isinstance(holder, dict):
             holder[random.choice(names if random.random() < 0.7 else TEXTS)] = holder.pop(key)
         case 2 if isinstance(holder, list):
-            holder[key:key] = [_copied(holder[key]) for _ in range(random.choice((1, 1, 2, 30)))]
+            holder[key:key] = [deepcopy(holder[key]) for _ in range(random.choice((1, 1, 2, 30)))]
         case 3:
-            holder[key] = _copied(other[other_key])
+            holder[key] = deepcopy(other[other_key])
         case 4:
-            holder[key], other[other_key] = _copied(other[other_key]), _copied(holder[key])
+            holder[key], other[other_key] = deepcopy(other[other_key]), deepcopy(holder[key])
         case 5 if isinstance(holder, dict):
             holder[random.choice(names)] = _other_value(None, random, words)
         case _:
@@ -183,33 +181,50 @@ def bytes_of(value: Any) -> bytes:
     return value if isinstance(value, bytes) else json.dumps(value, ensure_ascii=False).encode(errors="surrogatepass")
 
 
-BYTES = Form(bytes, lambda data: data)
+BYTES = Form(bytes, bytes_of)
 JSON = Form(json_or_bytes, bytes_of, json_text)
-TEXT = Form(
-    lambda data: [data.decode(errors="surrogateescape")],
-    lambda document: "".join(map(str, document)).encode(errors="surrogatepass"),
-)
 LINES = Form(
     lambda data: [json_or_bytes(line) for line in data.split(b"\n")],
     lambda document: b"\n".join(map(bytes_of, document)),
 )
-"""JSON lines, one object each."""
 
 
-def first_byte(*forms: Form) -> Form:
-    """The form of cases whose first byte chooses a file, and with it the form of the rest."""
-
-    def parse(data: bytes) -> list[Any]:
-        return [data[0], forms[data[0] % len(forms)].parse(data[1:])]
-
-    def build(document: list[Any]) -> bytes:
-        place = int(document[0]) % 256
-        return bytes([place]) + forms[place % len(forms)].build(document[1])
-
-    return Form(parse, build, lambda data, random: data[:1] + forms[sum(data[:1]) % len(forms)].raw(data[1:], random))
+# Formats of numbers and of texts after their lengths
 
 
-# Formats of glinfer and of Hugging Face
+class _Reader:
+    """Takes numbers and texts off the front of a file."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
+
+    def number(self, code: str) -> Any:
+        (found,) = struct.unpack_from(f"<{code}", self.data, self.at)
+        self.at += struct.calcsize(f"<{code}")
+        return found
+
+    def piece(self, code: str) -> bytes:
+        length = self.number(code)
+        found = self.data[self.at : self.at + length]
+        self.at += length
+        if len(found) < length:
+            raise ValueError("truncated")
+        return found
+
+    def several(self, count: int, read: Callable[[], Any]) -> list[Any]:
+        if count > 1 << 16:
+            raise ValueError("too many")
+        return [read() for _ in range(count)]
+
+
+def _number(code: str, value: Any) -> bytes:
+    """A number, cut to its width."""
+    width = struct.calcsize(f"<{code}")
+    return struct.pack(f"<{code}", value) if code in "fd" else (int(value) % (1 << 8 * width)).to_bytes(width, "little")
+
+
+def _numbers(code: str, values: Sequence[Any]) -> bytes:
+    return b"".join(_number(code, value) for value in values)
 
 
 def _parse_safetensors(data: bytes) -> dict[str, Any]:
@@ -217,42 +232,156 @@ def _parse_safetensors(data: bytes) -> dict[str, Any]:
     return {"header": json.loads(data[8 : 8 + length]), "data": data[8 + length :]}
 
 
-def _build_safetensors(document: dict[str, Any]) -> bytes:
+def build_safetensors(document: dict[str, Any]) -> bytes:
+    """The file of a ``header`` and its ``data``."""
     header = bytes_of(document["header"])
-    return struct.pack("<Q", len(header)) + header + bytes(document["data"])
+    return _number("Q", len(header)) + header + bytes_of(document["data"])
 
 
 def _build_gab(document: list[Any]) -> bytes:
     """A file whose data are as long as its header promises, unless that is far too long."""
-    header, body = document[:7], bytes(document[7])
-    _, _, vocab, width, _, blocks, context = header = [field % (1 << 32) for field in header]
+    *header, body = *(field % (1 << 32) for field in document[:7]), bytes_of(document[7])
+    _, _, vocab, width, _, blocks, context = header
     count = (2 * vocab + context + 2) * width + vocab + blocks * (12 * width + 9) * width
     if count < 1 << 14:
         body = (body * (1 + 4 * count // max(1, len(body))))[: 4 * count]
-    return struct.pack("<7I", *header) + body
+    return _numbers("I", header) + body
 
 
 def _parse_bpe(data: bytes) -> dict[str, Any]:
-    *header, count = struct.unpack_from("<4I", data)
-    merges = [list(struct.unpack_from("<3I", data, 16 + 12 * index)) for index in range(min(count, 4096))]
-    at = 16 + 12 * count
-    (entries,) = struct.unpack_from("<I", data, at)
-    at, pieces = at + 4, []
-    for _ in range(min(entries, 4096)):
-        token, length = struct.unpack_from("<2I", data, at)
-        pieces.append([token, data[at + 8 : at + 8 + length]])
-        at += 8 + length
-    return {"header": header, "merges": merges, "pieces": pieces, "more": [count - len(merges), entries - len(pieces)]}
+    """``more`` is by how much the counts are off."""
+    reader = _Reader(data)
+    *header, count = (reader.number("I") for _ in range(4))
+    merges = reader.several(count, lambda: [reader.number("I") for _ in range(3)])
+    pieces = reader.several(reader.number("I"), lambda: [reader.number("I"), reader.piece("I")])
+    return {"header": header, "merges": merges, "pieces": pieces, "more": [0, 0]}
 
 
 def _build_bpe(document: dict[str, Any]) -> bytes:
     header, merges, pieces, more = document.values()
-    made = struct.pack("<4I", *(field % (1 << 32) for field in (*header, len(merges) + more[0])))
-    made += b"".join(struct.pack("<3I", *(part % (1 << 32) for part in merge)) for merge in merges)
-    made += struct.pack("<I", (len(pieces) + more[1]) % (1 << 32))
-    return made + b"".join(struct.pack("<2I", token % (1 << 32), len(piece)) + piece for token, piece in pieces)
+    made = _numbers("I", [*header, len(merges) + more[0]]) + b"".join(_numbers("I", merge) for merge in merges)
+    made += _number("I", len(pieces) + more[1])
+    return made + b"".join(_numbers("I", (token, len(piece))) + piece for token, piece in pieces)
 
 
-SAFETENSORS = Form(_parse_safetensors, _build_safetensors)
-GAB = Form(lambda data: [*struct.unpack_from("<7I", data), data[28:]], _build_gab)
-BPE = Form(_parse_bpe, _build_bpe)
+# GGUF
+
+_CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+
+
+def parse_gguf(data: bytes) -> dict[str, Any]:
+    """Entries ``[key, type, value]`` and tensors ``[name, dimensions, type, offset]``.
+
+    The value of an array is its elements' type and their list; ``more`` is by how much the counts are off.
+
+    Raises:
+        ValueError, struct.error, KeyError: the file cannot be taken apart.
+    """
+    reader = _Reader(data)
+    if reader.number("4s") != b"GGUF":
+        raise ValueError("no GGUF file")
+
+    def text() -> str:
+        return reader.piece("Q").decode(errors="replace")
+
+    def value(kind: int) -> Any:
+        if kind == ARRAY:
+            element = reader.number("I")
+            return [element, reader.several(reader.number("Q"), lambda: value(element))]
+        return text() if kind == STRING else reader.number(_CODES[kind])
+
+    def entry() -> list[Any]:
+        key, kind = text(), reader.number("I")
+        return [key, kind, value(kind)]
+
+    def tensor() -> list[Any]:
+        return [text(), reader.several(reader.number("I"), lambda: reader.number("Q")), *map(reader.number, "IQ")]
+
+    version, count, of_entries = map(reader.number, "IQQ")
+    entries, tensors = reader.several(of_entries, entry), reader.several(count, tensor)
+    whole = data[reader.at + -reader.at % _alignment(entries) :]
+    return {"version": version, "entries": entries, "tensors": tensors, "more": [0, 0], "data": whole}
+
+
+def build_gguf(document: dict[str, Any]) -> bytes:
+    """The file of what :func:`parse_gguf` returns; raises any error where it is too damaged for that."""
+    version, entries, tensors, more, data = document.values()
+
+    def text(value: Any) -> bytes:
+        encoded = str(value).encode(errors="surrogatepass")
+        return _number("Q", len(encoded)) + encoded
+
+    def value(kind: int, given: Any) -> bytes:
+        if kind == ARRAY:
+            element, values = given
+            return _number("I", element) + _number("Q", len(values)) + b"".join(value(element, each) for each in values)
+        return text(given) if kind == STRING else _number(_CODES.get(kind, "B"), given)
+
+    made = b"GGUF" + _number("I", version) + _numbers("Q", (len(tensors) + more[0], len(entries) + more[1]))
+    made += b"".join(text(key) + _number("I", kind) + value(kind, given) for key, kind, given in entries)
+    for name, dimensions, kind, offset in tensors:
+        made += text(name) + _number("I", len(dimensions)) + _numbers("Q", dimensions)
+        made += _number("I", kind) + _number("Q", offset)
+    return made + bytes(-len(made) % _alignment(entries)) + bytes_of(data)
+
+
+def _alignment(entries: list[Any]) -> int:
+    wanted = next((value for key, kind, value in entries if (key, kind) == ("general.alignment", 4)), 32)
+    return wanted if 0 < wanted <= 4096 else 32
+
+
+# Zip files
+
+_SIGNATURES = {b"PK\x03\x04": 30, b"PK\x01\x02": 46, b"PK\x05\x06": 22}
+"""The length of a local header, of an entry in the list, and of the list's end."""
+
+
+def _parse_zip(data: bytes) -> list[Any]:
+    """Each entry: its name, its method, its kind of file, and what it holds."""
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        return [[each.filename, each.compress_type, each.external_attr, json_or_bytes(file.read(each))]
+                for each in file.infolist()]  # fmt: skip
+
+
+def build_zip(document: Sequence[Sequence[Any]]) -> bytes:
+    """The file of such entries, whatever their names are."""
+    made = io.BytesIO()
+    with warnings.catch_warnings(), zipfile.ZipFile(made, "w") as file:
+        warnings.simplefilter("ignore")  # names that are there already
+        for name, method, kind, held in document:
+            entry = zipfile.ZipInfo(name)
+            entry.compress_type, entry.external_attr = method, kind % (1 << 32)
+            file.writestr(entry, bytes_of(held))
+    return made.getvalue()
+
+
+def _other_fields(data: bytes, random: Random) -> bytes:
+    """Numbers written over those of the zip format, or any bytes."""
+    if random.random() < 0.3:
+        return any_bytes(data, random)
+    found = bytearray(data)
+    for _ in range(random.choice((1, 1, 2, 3))):
+        signature, length = random.choice(list(_SIGNATURES.items()))
+        places = [match.start() for match in re.finditer(re.escape(signature), found)]
+        if places:
+            at, width = random.choice(places) + random.randrange(4, length, 2), random.choice((2, 4))
+            old = int.from_bytes(found[at : at + width], "little")
+            found[at : at + width] = _number("H" if width == 2 else "I", number(random, old))
+    return bytes(found)
+
+
+_FORMS = {
+    ".json": JSON,
+    ".jsonl": LINES,
+    ".safetensors": Form(_parse_safetensors, build_safetensors),
+    ".gab": Form(lambda data: [*struct.unpack_from("<7I", data), data[28:]], _build_gab),
+    ".bpe": Form(_parse_bpe, _build_bpe),
+    ".gguf": Form(parse_gguf, build_gguf),
+    ".zip": Form(_parse_zip, build_zip, _other_fields, 0.6),
+}
+
+
+def form_of(name: str) -> Form:
+    """The form of a file, by the ending of its name."""
+    return _FORMS.get(PurePath(name).suffix, BYTES)

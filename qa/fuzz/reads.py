@@ -1,4 +1,4 @@
-"""What a program does with the files that fuzzing makes: write them into a folder, read them, use what was read.
+"""What a program does with the files that fuzzing makes: read them, and use what was read.
 
 A GlinferError is fine, anything else is a find. Models are used up to where a device would be needed: configurations
 make their tables of angles, checkpoints their plans and arrays.
@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -23,15 +23,11 @@ from glinfer.engine.defaults import default_sampling
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint
 from glinfer.formats.checkpoint import with_context
-from glinfer.formats.gab.bpe import read_bpe, read_merges_json
-from glinfer.formats.gab.file import read_gab
-from glinfer.formats.gguf.model import read_gguf
+from glinfer.formats.gab.bpe import BpeModel, read_bpe
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.vocabulary import vocabulary_metadata
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.model import read_huggingface
-from glinfer.formats.manifest.model import read_manifest
-from glinfer.formats.safetensors import read_safetensors
 from glinfer.inspect.info import model_report
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.lines import RequestLine
@@ -65,6 +61,10 @@ _planned: set[tuple[object, ...]] = set()
 MESSAGES = ({"role": "user", "content": "hello <|im_end|>"}, {"role": "assistant", "content": "hi"})
 
 
+Files = dict[str, bytes | list[bytes]]
+"""Files by their names; of one that is damaged there may be several."""
+
+
 def put(folder: Path, name: str, data: bytes) -> Path:
     """Write one file."""
     path = folder / name
@@ -73,21 +73,9 @@ def put(folder: Path, name: str, data: bytes) -> Path:
     return path
 
 
-Files = Mapping[str, bytes]
-
-
-def one_of_each(files: Files) -> list[bytes]:
-    """A case of each file: the first byte chooses the file, the rest is what it holds."""
-    return [bytes([place]) + data for place, data in enumerate(files.values())]
-
-
-def put_one(files: Files, data: bytes, folder: Path, others: Files | None = None) -> Path:
-    """Write ``files``, one of them as a case has it, and ``others``; returns the path of that one."""
-    chosen = list(files)[data[0] % len(files)] if data else next(iter(files))
-    for name, whole in {**files, **(others or {})}.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        put(folder, name, data[1:] if name == chosen else whole)
-    return folder / chosen
+def root(path: Path, sign: str) -> Path:
+    """The folder above a file that has this in it."""
+    return next(folder for folder in path.parents if (folder / sign).exists())
 
 
 # Using what was read
@@ -101,7 +89,7 @@ def use_config(config: ModelConfig) -> None:
     config.with_context(1)
     if config.rope_scaling or config.model_type not in ("gab", "gpt2"):
         positions = min(config.max_position_embeddings, 16)
-        width, scaling = min(config.head_dim, 64) & ~1 or 2, dict(config.rope_scaling)
+        width, scaling = min(config.rotary_dim, 64) & ~1 or 2, dict(config.rope_scaling)
         cosines_and_sines(positions, *rope_frequencies(positions, width, config.rope_theta, scaling))
 
 
@@ -160,60 +148,33 @@ def with_errors(call: Callable[[], object]) -> None:
         call()
 
 
+def model(read: Callable[[Path], Checkpoint]) -> Callable[[Path], None]:
+    """The use of a file that is read as a model."""
+    return lambda path: use_checkpoint(read(path))
+
+
 # Models
 
 
-def gab(data: bytes, folder: Path) -> None:
-    use_checkpoint(read_gab(put(folder, "m.gab", data)))
-
-
-def gguf(data: bytes, folder: Path) -> None:
-    use_checkpoint(read_gguf(put(folder, "m.gguf", data)))
-
-
-def manifest(data: bytes, folder: Path) -> None:
-    use_checkpoint(read_manifest(put(folder, "m.json", data)))
-
-
-def safetensors(data: bytes, folder: Path) -> None:
-    use_checkpoint(read_safetensors(put(folder, "m.safetensors", data)))
-
-
-def prepare_hf(folder: Path) -> None:
-    for name, config, arrays in _hf_models():
-        (folder / name).mkdir(exist_ok=True)
-        put(folder / name, "config.json", config)
-        put(folder / name, "model.safetensors", arrays)
-
-
-@cache
-def _hf_models() -> tuple[tuple[str, bytes, bytes], ...]:
-    tied = {**seeds.LLAMA, "tie_word_embeddings": True}
-    return (
-        ("llama", seeds.compact(seeds.LLAMA), seeds.safetensors(seeds.llama_arrays())),
-        ("tied", seeds.compact(tied), seeds.safetensors(seeds.llama_arrays("BF16"), {"format": "pt"})),
-        ("gpt2", seeds.compact(seeds.GPT2), seeds.safetensors(seeds.gpt2_arrays("F16"))),
+def hf_models() -> Files:
+    models = (
+        ("llama", seeds.LLAMA, "float16"),
+        ("tied", {**seeds.LLAMA, "tie_word_embeddings": True}, "bfloat16"),
+        ("gpt2", seeds.GPT2, "float16"),
     )
+    return {
+        f"{name}/{file}": data
+        for name, settings, dtype in models
+        for file, data in seeds.huggingface(settings, dtype).items()
+    }
 
 
-def hf_weights_seeds() -> list[bytes]:
-    return [bytes([index]) + arrays for index, (_, _, arrays) in enumerate(_hf_models())]
+def hf_configs() -> Files:
+    return {**seeds.huggingface(), "config.json": seeds.configs()}
 
 
-def hf_weights(data: bytes, folder: Path) -> None:
-    names = [name for name, _, _ in _hf_models()]
-    inside = folder / names[data[0] % len(names)] if data else folder / "llama"
-    put(inside, "model.safetensors", data[1:])
-    use_checkpoint(read_huggingface(inside))
-
-
-def prepare_hf_config(folder: Path) -> None:
-    put(folder, "model.safetensors", seeds.safetensors(seeds.llama_arrays()))
-
-
-def hf_config(data: bytes, folder: Path) -> None:
-    path = put(folder, "config.json", data)
-    with_errors(lambda: stop_ids_of(folder))
+def hf_config(path: Path) -> None:
+    with_errors(lambda: stop_ids_of(path.parent))
     use_config(read_config(path))
     with_errors(lambda: use_checkpoint(read_huggingface(path)))
 
@@ -222,38 +183,16 @@ INDEX = "model.safetensors.index.json"
 SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
 
 
-def prepare_hf_index(folder: Path) -> None:
-    put(folder, "config.json", seeds.compact(seeds.LLAMA))
-    for shard, names in zip(SHARDS, _halves(), strict=True):
-        arrays = {name: kind for name, kind in seeds.llama_arrays().items() if name in names}
-        put(folder, shard, seeds.safetensors(arrays))
+def manifests() -> Files:
+    made = seeds.manifests()
+    return {"m.json": [text for text, _ in made], **{name: part for _, parts in made for name, part in parts.items()}}
 
 
-def _halves() -> tuple[list[str], list[str]]:
-    names = list(seeds.llama_arrays())
-    return names[:5], names[5:]
-
-
-def hf_index_seeds() -> list[bytes]:
-    placed = {name: shard for shard, names in zip(SHARDS, _halves(), strict=True) for name in names}
-    return [seeds.compact({"metadata": {"total_size": 1}, "weight_map": placed})]
-
-
-def hf_index(data: bytes, folder: Path) -> None:
-    use_checkpoint(read_huggingface(put(folder, INDEX, data)))
-
-
-def prepare_manifest(folder: Path) -> None:
-    for _, files in seeds.manifests():
-        for name, part in files.items():
-            put(folder, name, part)
-
-
-def any_seeds() -> list[bytes]:
+def any_files() -> Files:
     made = [seeds.gab(), seeds.bpe(), *seeds.own_safetensors()[:1], *seeds.ggufs()[:1], *seeds.merges_json()[:1]]
     made += [seeds.manifests()[0][0], seeds.configs()[0], seeds.tokenizer_jsons()[0], seeds.gguf_vocabularies()[0]]
-    made += [seeds.safetensors(seeds.llama_arrays()), b"", b"{", b"GGUF", b"a batch\n"]
-    return [bytes([index % len(NAMES)]) + data for index, data in enumerate(made)]
+    made += [seeds.huggingface()["model.safetensors"], b"", b"{", b"GGUF", b"a batch\n", b"[]"]
+    return dict(zip(NAMES, made, strict=True))
 
 
 NAMES = (
@@ -263,72 +202,65 @@ NAMES = (
 )  # fmt: skip
 
 
-def any_file(data: bytes, folder: Path) -> None:
-    inside = folder / "any"
-    if not inside.exists():
-        inside.mkdir()
-    path = put(inside, NAMES[data[0] % len(NAMES)] if data else NAMES[0], data[1:])
+def any_file(path: Path) -> None:
+    """The file, alone in a folder."""
+    inside = path.parent / "alone"
+    inside.mkdir(exist_ok=True)
+    alone = path.rename(inside / path.name)
     try:
         calls = (find_template, stop_ids_of, default_sampling, file_digest)
         for call in (load_checkpoint, Tokenizer.from_file, *calls):
-            for given in (path, inside):
+            for given in (alone, inside):
                 with_errors(partial(call, given))
-        with_errors(lambda: use_checkpoint(load_checkpoint(path)))
-        with_errors(lambda: use_tokenizer(Tokenizer.from_file(path)))
+        with_errors(lambda: use_checkpoint(load_checkpoint(alone)))
+        with_errors(lambda: use_tokenizer(Tokenizer.from_file(alone)))
     finally:
-        path.unlink()
+        alone.unlink()
 
 
 # Tokenizers
 
 
-def bpe(data: bytes, folder: Path) -> None:
-    model = read_bpe(put(folder, "m.bpe", data))
-    use_tokenizer(Tokenizer(model))
-    with_errors(lambda: vocabulary_metadata(model, len(model.vocabulary)))
+def gab_vocabulary(read: Callable[[Path], BpeModel]) -> Callable[[Path], None]:
+    """The use of a file that is read as a vocabulary of Gab's."""
+
+    def use(path: Path) -> None:
+        found = read(path)
+        use_tokenizer(Tokenizer(found))
+        with_errors(lambda: vocabulary_metadata(found, len(found.vocabulary)))
+
+    return use
 
 
-def merges_json(data: bytes, folder: Path) -> None:
-    model = read_merges_json(put(folder, "tokenizer.json", data))
-    use_tokenizer(Tokenizer(model))
-    with_errors(lambda: vocabulary_metadata(model, len(model.vocabulary)))
-
-
-def tokenizer_json(data: bytes, folder: Path) -> None:
-    path = put(folder, "tokenizer.json", data)
+def tokenizer_json(path: Path) -> None:
     found = Tokenizer(read_hf_tokenizer(path))
     with_errors(lambda: vocabulary_metadata(found.vocabulary, 64))
     use_tokenizer(found)
 
 
-def slow_tokenizer(data: bytes, folder: Path) -> None:
-    """A SentencePiece model; what begins as JSON is a vocab.json, with merges behind its first line."""
-    words, _, merges = data.partition(b"\n")
-    of_words = words.startswith(b"{")
-    path = put(folder, "vocab.json" if of_words else "tokenizer.model", words if of_words else data)
-    put(folder, "merges.txt", merges)
-    use_tokenizer(Tokenizer(read_slow_tokenizer(path)))
+def slow_tokenizer(path: Path) -> None:
+    whole = path if path.suffix == ".model" else path.with_name("vocab.json")
+    use_tokenizer(Tokenizer(read_slow_tokenizer(whole)))
 
 
-def prepare_tokenizer_config(folder: Path) -> None:
-    put(folder, "tokenizer.json", seeds.tokenizer_jsons()[0])
+def tokenizer_configs() -> Files:
+    return {"tokenizer_config.json": seeds.tokenizer_configs(), "tokenizer.json": seeds.tokenizer_jsons()[0]}
 
 
-def tokenizer_config(data: bytes, folder: Path) -> None:
-    path = put(folder, "tokenizer_config.json", data)
-    for name in ("generation_config.json", "chat_template.json"):
-        put(folder, name, data)
+def tokenizer_config(path: Path) -> None:
+    folder, others = path.parent, [path.with_name(f"{name}.json") for name in ("generation_config", "chat_template")]
+    for other in others:
+        other.write_bytes(path.read_bytes())
     with_errors(lambda: stop_ids_of(folder))
     with_errors(lambda: default_sampling(folder))
     with_errors(lambda: find_template(folder))
-    (folder / "chat_template.json").unlink()
+    others[1].unlink()
     with_errors(lambda: find_template(path))
     with_errors(lambda: files_beside(text_parts(folder, None, ModelConfig(64, 4, 2, 1, 8)), folder / "m.gab"))
     use_tokenizer(Tokenizer.from_file(folder))
 
 
-def gguf_vocabulary(data: bytes, folder: Path) -> None:
-    path = put(folder, "m.gguf", data)
+def gguf_vocabulary(path: Path) -> None:
     file = read_gguf_file(path)
     with_errors(lambda: gguf_stops(file.metadata, file.source))
     with_errors(lambda: find_template(path))
@@ -339,7 +271,7 @@ def gguf_vocabulary(data: bytes, folder: Path) -> None:
 # Templates
 
 
-def template_seeds() -> list[bytes]:
+def templates() -> list[bytes]:
     texts = (
         seeds.TEMPLATE,
         "{%- macro say(a) -%}{{ a | upper }}{%- endmacro -%}{{ say('x') }}{% generation %}y{% endgeneration %}",
@@ -350,21 +282,25 @@ def template_seeds() -> list[bytes]:
     return [text.encode() for text in texts]
 
 
-def prepare_template(folder: Path) -> None:
-    put(folder, "tokenizer_config.json", b'{"bos_token": "<s>", "eos_token": "</s>"}')
+def templates_apart() -> Files:
+    config = b'{"bos_token": "<s>", "eos_token": "</s>"}'
+    return {"chat_template.jinja": templates(), "tokenizer_config.json": config}
 
 
-def template(data: bytes, folder: Path) -> None:
+def template(path: Path) -> None:
     """In this process, where the watch sees what the template opens; errors are the template's own."""
     variables: dict[str, Any] = {"bos_token": "<s>", "eos_token": "</s>", "add_generation_prompt": True, "tools": None}
     with contextlib.suppress(Exception):  # of any kind, as jinja2 and what a template calls raise them
-        render(data.decode(errors="surrogatepass"), {**variables, "messages": [dict(m) for m in MESSAGES]}, 100_000)
+        render(
+            path.read_bytes().decode(errors="surrogatepass"),
+            {**variables, "messages": [dict(m) for m in MESSAGES]},
+            100_000,
+        )
 
 
-def template_apart(data: bytes, folder: Path) -> None:
+def template_apart(path: Path) -> None:
     """In a process of its own, as a program does; then the ids of the text."""
-    put(folder, "chat_template.jinja", data)
-    found = find_template(folder)
+    found = find_template(path.parent)
     assert found is not None
     found.render(MESSAGES)
     with_errors(lambda: found.ids(_tokenizer(), MESSAGES))
@@ -378,7 +314,6 @@ def _tokenizer() -> Tokenizer:
 
 # The cache
 
-
 KEY = TuningKey("renderer", "driver", "shape,weights=f32")
 
 
@@ -388,11 +323,9 @@ def kernels_seeds() -> list[bytes]:
     return [seeds.compact({**values, "kernels": dataclasses.asdict(each)}) for each in made]
 
 
-def kernels(data: bytes, folder: Path) -> None:
-    os.environ["GLINFER_CACHE"] = str(folder)
+def kernels(path: Path) -> None:
+    os.environ["GLINFER_CACHE"] = str(path.parent.parent)
     try:
-        (folder / "kernels").mkdir(exist_ok=True)
-        put(folder / "kernels", KEY.file_name, data)
         found = load_tuned(KEY)
     finally:
         os.environ["GLINFER_CACHE"] = ""
@@ -421,8 +354,8 @@ BATCH = (
 )
 
 
-def batch(data: bytes, folder: Path) -> None:
-    for line in scanned(_FORM, put(folder, "in.jsonl", data)):
+def batch(path: Path) -> None:
+    for line in scanned(_FORM, path):
         assert len(line.digest) == 16
 
 
@@ -445,25 +378,21 @@ def resumed(form: PromptForm | RequestForm, source: Path, out: Path) -> None:
     assert out.read_bytes() == data[: finished.size]
 
 
-def prepare_batch(folder: Path) -> None:
-    put(folder, "in.jsonl", BATCH)
-
-
-def results_seeds() -> list[bytes]:
+def batch_results() -> Files:
     with tempfile.TemporaryDirectory() as folder:
         lines = scanned(_FORM, put(Path(folder), "in.jsonl", BATCH))
     report = {"text": "é", "ids": [1], "finish_reason": "stop", "prompt_tokens": 1, "tokens": 1}
     results = [{"id": line.key, **report, "prompt_sha": line.digest} for line in lines]
     made = [seeds.compact(result).replace(b'{"id":', b'{"id": ') + b"\n" for result in results]
-    return [b"".join(made), b"".join(made[:2])[:-20], b""]
+    return {"out.jsonl": [b"".join(made), b"".join(made[:2])[:-20], b""], "in.jsonl": BATCH}
 
 
-def results(data: bytes, folder: Path) -> None:
-    resumed(_FORM, folder / "in.jsonl", put(folder, "out.jsonl", data))
+def resumed_batch(path: Path) -> None:
+    resumed(_FORM, path.with_name("in.jsonl"), path)
 
 
-def options(data: bytes, folder: Path) -> None:
-    text = data.decode(errors="replace")
+def options(path: Path) -> None:
+    text = path.read_bytes().decode(errors="replace")
     if text.startswith("{"):
         use_config(ModelConfig.from_json(text))
         return
@@ -474,7 +403,7 @@ def options(data: bytes, folder: Path) -> None:
         use_checkpoint(random_checkpoint(config))
 
 
-def options_seeds() -> list[bytes]:
+def all_options() -> list[bytes]:
     shape = b"vocab=6,dim=4,heads=2,blocks=1,context=8"
     made = [b"gab", b"llama,inner=4,kv_heads=1", b"qwen3,head_dim=2,window=4,tied=1"]
     return [*(b"family=" + more + b"," + shape for more in made), _small().config.to_json().encode()]

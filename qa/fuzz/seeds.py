@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import json
 import struct
+import tempfile
+from collections.abc import Callable, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from glinfer.config import ModelConfig
-from glinfer.formats.gab.file import float_count
-from glinfer.formats.gguf.config import metadata_of
-from glinfer.formats.tensors import stored_tensors, weight_shapes
-from qa.fuzz.mutate_gguf import ARRAY, STRING, GgufEntry, GgufParts
+from glinfer.formats import save_checkpoint
+from glinfer.formats.gab.bpe import read_merges_json, write_bpe
+from glinfer.formats.tensors import weight_shapes
+from glinfer.quant.formats import BLOCK_FORMATS
+from tests.goldens.gguf_file import write_gguf_file
+from tests.goldens.models import MODELS, Made, write_model
+from tests.helpers.tiny_models import in_formats
 
 SIZES: dict[str, Any] = {
     "vocab_size": 6, "hidden_size": 4, "num_attention_heads": 2, "num_hidden_layers": 1, "max_position_embeddings": 8,
@@ -22,7 +28,6 @@ SIZES: dict[str, Any] = {
 }  # fmt: skip
 LLAMA: dict[str, Any] = {"model_type": "llama", "rms_norm_eps": 1e-5, **SIZES}
 GPT2: dict[str, Any] = {"model_type": "gpt2", "vocab_size": 6, "n_embd": 4, "n_head": 2, "n_layer": 1, "n_positions": 8}
-_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "U8": "<u1"}
 
 
 def compact(value: object) -> bytes:
@@ -30,12 +35,26 @@ def compact(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-# GAB1 and BPE1
+def written(write: Callable[[Path], object]) -> dict[str, bytes]:
+    """The files that a function writes into a folder, by their paths in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder))
+        found = [path for path in sorted(Path(folder).rglob("*")) if path.is_file()]
+        return {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+
+
+def config_of(family: str, **more: Any) -> ModelConfig:
+    """A small model; ``hidden_act`` is that of most families."""
+    return ModelConfig(**{**SIZES, "model_type": family, "hidden_act": "silu", **more})
+
+
+def saved(config: ModelConfig, name: str, form: str = "F32", **options: Any) -> bytes:
+    """A file of a random model as glinfer writes it, matrices in one format."""
+    return written(lambda folder: save_checkpoint(in_formats(config, form), folder / name, **options))[name]
 
 
 def gab() -> bytes:
-    numbers = np.linspace(-1, 1, float_count(ModelConfig(3, 2, 1, 1, 2)), dtype="<f4")
-    return struct.pack("<7I", 0x47414231, 1, 3, 2, 1, 1, 2) + numbers.tobytes()
+    return saved(ModelConfig(3, 2, 1, 1, 2), "m.gab")
 
 
 MERGES = ((104, 105), (256, 256), (60, 124), (258, 97), (259, 124), (260, 62), (32, 256))
@@ -43,59 +62,29 @@ MERGES = ((104, 105), (256, 256), (60, 124), (258, 97), (259, 124), (260, 62), (
 
 
 def bpe(merges: tuple[tuple[int, int], ...] = MERGES) -> bytes:
-    pieces = [bytes([value]) for value in range(256)]
-    for left, right in merges:
-        pieces.append(pieces[left] + pieces[right])
-    made = struct.pack("<4I", 0x42504531, 1, len(pieces), len(merges))
-    made += b"".join(struct.pack("<3I", *pair, 256 + index) for index, pair in enumerate(merges))
-    made += struct.pack("<I", len(pieces))
-    return made + b"".join(struct.pack("<2I", token, len(piece)) + piece for token, piece in enumerate(pieces))
+    def write(folder: Path) -> None:
+        (folder / "m.json").write_bytes(compact({"merges": merges}))
+        write_bpe(read_merges_json(folder / "m.json"), folder / "m.bpe")
+
+    return written(write)["m.bpe"]
 
 
 def merges_json() -> list[bytes]:
-    values = {"reserved": ["hihi", "<|a|>"], "merges": [list(pair) for pair in MERGES]}
+    values = {"reserved": ["hihi", "<|a|>"], "merges": MERGES}
     return [compact(values), compact({"merges": [[97, 98]]}), compact({"merges": [[200, 200], [256, 256], [257, 257]]})]
 
 
 # safetensors
 
 
-def safetensors(arrays: dict[str, tuple[str, tuple[int, ...]]], metadata: dict[str, str] | None = None) -> bytes:
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    start = 0
-    for name, (dtype, shape) in arrays.items():
-        nbytes = int(np.prod(shape)) * np.dtype(_DTYPES[dtype]).itemsize
-        header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [start, start + nbytes]}
-        start += nbytes
-    text = compact(header)
-    text += b" " * (-len(text) % 8)
-    return struct.pack("<Q", len(text)) + text + bytes(index % 60 for index in range(start))
-
-
 def own_safetensors() -> list[bytes]:
-    made = []
-    for family, dtype in (("gab", "F32"), ("llama", "F16"), ("qwen3", "F32")):
-        config = ModelConfig(**SIZES, model_type=family, hidden_act="silu" if family != "gab" else "gelu_new")
-        arrays = {name: (dtype, shape) for name, shape in weight_shapes(config).items()}
-        made.append(safetensors(arrays, {"format": "glinfer", "config": config.to_json()}))
-    return made
+    forms = ("gab", "gelu_new", "float32"), ("llama", "silu", "float16"), ("qwen3", "silu", "float32")
+    return [saved(config_of(family, hidden_act=act), "m.safetensors", dtype=dtype) for family, act, dtype in forms]
 
 
-def llama_arrays(dtype: str = "F16") -> dict[str, tuple[str, tuple[int, ...]]]:
-    config = ModelConfig(**SIZES, model_type="llama", hidden_act="silu")
-    return {name: (dtype, shape) for name, shape in weight_shapes(config).items()}
-
-
-def gpt2_arrays(dtype: str = "F32") -> dict[str, tuple[str, tuple[int, ...]]]:
-    shapes: dict[str, tuple[int, ...]] = {"wte.weight": (6, 4), "wpe.weight": (8, 4)}
-    for name, shape in {
-        "ln_1.weight": (4,), "ln_1.bias": (4,), "attn.c_attn.weight": (4, 12), "attn.c_attn.bias": (12,),
-        "attn.c_proj.weight": (4, 4), "attn.c_proj.bias": (4,), "ln_2.weight": (4,), "ln_2.bias": (4,),
-        "mlp.c_fc.weight": (4, 16), "mlp.c_fc.bias": (16,), "mlp.c_proj.weight": (16, 4), "mlp.c_proj.bias": (4,),
-    }.items():  # fmt: skip
-        shapes[f"h.0.{name}"] = shape
-    shapes |= {"ln_f.weight": (4,), "ln_f.bias": (4,)}
-    return {f"transformer.{name}": (dtype, shape) for name, shape in shapes.items()}
+def huggingface(settings: Mapping[str, Any] = LLAMA, dtype: str = "float16", shards: int = 1) -> dict[str, bytes]:
+    """A directory as transformers writes it."""
+    return written(lambda folder: write_model(Made(dict(settings), dtype=dtype), folder, shards))
 
 
 def configs() -> list[bytes]:
@@ -110,24 +99,14 @@ def configs() -> list[bytes]:
         {"rope_type": "longrope", "short_factor": [1.0, 1.0], "long_factor": [2.0, 3.0],
          "original_max_position_embeddings": 4},
     ]  # fmt: skip
-    acts = {"head_dim": 2, "hidden_activation": "gelu_pytorch_tanh"}
-    windows = {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}
-    made: list[dict[str, Any]] = [
-        *({**LLAMA, "hidden_size": 8, "rope_scaling": scaling} for scaling in scalings),
-        {**LLAMA, "tie_word_embeddings": True, "rope_parameters": {"rope_type": "default", "rope_theta": 500000.0}},
-        {**LLAMA, "attention_bias": True, "mlp_bias": True, "hidden_act": "gelu", "eos_token_id": [1, 2]},
-        {**LLAMA, "model_type": "mistral", "sliding_window": 4, "num_key_value_heads": 1, "head_dim": 6},
-        {**LLAMA, "model_type": "qwen2", **windows, "num_key_value_heads": 1},
-        {**LLAMA, "model_type": "qwen3", "head_dim": 2, "layer_types": ["full_attention"], "num_key_value_heads": 2},
-        {**LLAMA, "model_type": "gemma", **acts, "num_key_value_heads": 2},
-        {**GPT2, "n_inner": 16, "activation_function": "gelu", "layer_norm_epsilon": 1e-5, "n_ctx": 8},
-    ]
+    made = [{**LLAMA, "hidden_size": 8, "rope_scaling": scaling} for scaling in scalings]
+    made += {each.settings["model_type"]: each.settings for each in MODELS.values()}.values()
     return [compact(values) for values in made]
 
 
 # Second-generation Gab
 
-GIFT = ModelConfig(**SIZES, model_type="gift_of_gab", hidden_act="gelu", tie_word_embeddings=True, mlp_bias=True)
+GIFT = config_of("gift_of_gab", hidden_act="gelu", tie_word_embeddings=True, mlp_bias=True)
 ARCHITECTURE: dict[str, Any] = {
     "model_type": "gift_of_gab", **SIZES, "head_dim": 2, "rope_theta": 10000.0, "rope_style": "interleaved",
     "rms_norm_eps": 1e-5, "hidden_act": "gelu", "attention_bias": False, "mlp_bias": True, "tie_word_embeddings": True,
@@ -166,55 +145,26 @@ def manifests() -> list[tuple[bytes, dict[str, bytes]]]:
 
 # GGUF
 
-_TYPES = {kind.name: (kind.value, *GGML_QUANT_SIZES[kind]) for kind in GGMLQuantizationType}
-CODED = (*("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ3_S", "IQ2_S", "IQ4_XS", "IQ1_M", "TQ1_0", "TQ2_0"),)
 
-
-def gguf(config: ModelConfig, kind: str = "F16", **more: Any) -> bytes:
-    """The file of a model of zeros and small numbers, matrices of one type."""
-    values, factors = metadata_of(config)
-    form = config.family.in_gguf
-    values = {"general.architecture": form.architecture, **values, **more}
-    parts = GgufParts(entries=[gguf_entry(key, value) for key, value in values.items()])
-    shapes = {tensor.name: tensor.shape for tensor in stored_tensors(config, form.names)}
-    shapes.update({name: numbers.shape for name, numbers in factors.items()})
-    for name, shape in shapes.items():
-        chosen = kind if len(shape) == 2 else "F32"
-        chosen = "F16" if shape[-1] % _TYPES[chosen][1] else chosen  # rows that are no whole blocks
-        number, weights, nbytes = _TYPES[chosen]
-        parts.tensors.append((name.encode(), list(reversed(shape)), number, len(parts.data)))
-        data = np.ones(shape, "<f4").tobytes() if number == 0 else bytes(int(np.prod(shape)) // weights * nbytes)
-        parts.data += data + bytes(-len(data) % 32)
-    return parts.build()
-
-
-def gguf_entry(key: str, value: Any) -> GgufEntry:
-    """A piece of metadata in the type that converters give it."""
-    name = key.encode()
-    if isinstance(value, list):
-        kinds = {str: STRING, float: 6, bool: 7, int: 5}
-        found = [part.encode() if isinstance(part, str) else part for part in value]
-        return GgufEntry(name, ARRAY, found, kinds[type(value[0])])
-    if isinstance(value, str):
-        return GgufEntry(name, STRING, value.encode())
-    return GgufEntry(name, 7 if isinstance(value, bool) else 4 if isinstance(value, int) else 6, value)
+def gguf(config: ModelConfig, form: str) -> bytes:
+    return saved(config, "m.gguf", form, dtype="file")
 
 
 @cache
 def ggufs() -> list[bytes]:
-    wide = {**SIZES, "hidden_size": 32, "intermediate_size": 32}
+    wide = {"hidden_size": 32, "intermediate_size": 32}
     yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 4, "attention_factor": 1.5}
     llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
     far, freqs = (tuple(each.items()) for each in (yarn, llama3))
+    narrow = config_of("llama", **wide, num_key_value_heads=1)
+    biased = config_of("qwen2", **wide, attention_bias=True)
     return [
-        gguf(ModelConfig(**SIZES, model_type="llama", hidden_act="silu", rope_scaling=freqs), "F16"),
+        gguf(config_of("llama", rope_scaling=freqs), "F16"),
         gguf(ModelConfig(**SIZES, model_type="gpt2", tie_word_embeddings=True), "F32"),
         gguf(ModelConfig(**SIZES, model_type="gpt2"), "BF16"),
-        gguf(ModelConfig(**wide, model_type="llama", hidden_act="silu", num_key_value_heads=1), "Q8_0"),
-        gguf(ModelConfig(**wide, model_type="qwen2", hidden_act="silu", attention_bias=True), "Q4_0"),
-        gguf(ModelConfig(**wide, model_type="qwen2", hidden_act="silu", attention_bias=True), "IQ4_NL"),
-        gguf(ModelConfig(**wide, model_type="llama", hidden_act="silu", num_key_value_heads=1), "MXFP4"),
-        gguf(ModelConfig(**SIZES, model_type="qwen3", hidden_act="silu", sliding_window=4, rope_scaling=far), "BF16"),
+        *(gguf(narrow, form) for form in ("Q8_0", "MXFP4")),
+        *(gguf(biased, form) for form in ("Q4_0", "IQ4_NL")),
+        gguf(config_of("qwen3", sliding_window=4, rope_scaling=far), "BF16"),
         gguf(ModelConfig(**SIZES, model_type="gemma", tie_word_embeddings=True, head_dim=6), "F16"),
     ]
 
@@ -222,11 +172,9 @@ def ggufs() -> list[bytes]:
 @cache
 def coded_ggufs() -> list[bytes]:
     """Matrices in the formats of grids, whose blocks have 256 weights."""
-    shape = ModelConfig(
-        **{**SIZES, "hidden_size": 256, "vocab_size": 2, "intermediate_size": 2, "num_attention_heads": 1}, head_dim=2,
-        model_type="llama", hidden_act="silu",
-    )  # fmt: skip
-    return [gguf(shape, kind) for kind in CODED]
+    few = {"vocab_size": 2, "intermediate_size": 2, "num_attention_heads": 1, "head_dim": 2}
+    shape = config_of("llama", hidden_size=256, **few)
+    return [gguf(shape, form) for form in BLOCK_FORMATS if form.startswith(("IQ", "TQ")) and form != "IQ4_NL"]
 
 
 TEMPLATE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m.content | trim }}{{ eos_token }}{% endfor %}"
@@ -252,8 +200,11 @@ def gguf_vocabularies() -> list[bytes]:
     }  # fmt: skip
     without = {name: in_pieces[name] for name in (f"{key}model", f"{key}tokens")}
     default = {**in_bytes, f"{key}pre": "default"}
-    given = ({"general.architecture": "llama", **values} for values in (in_bytes, in_pieces, without, default))
-    return [GgufParts(entries=[gguf_entry(*entry) for entry in values.items()]).build() for values in given]
+    made = []
+    for values in (in_bytes, in_pieces, without, default):
+        write = lambda folder, values=values: write_gguf_file(folder / "v.gguf", "llama", values)  # noqa: E731
+        made.append(written(write)["v.gguf"])
+    return made
 
 
 # Hugging Face tokenizers
@@ -261,16 +212,8 @@ def gguf_vocabularies() -> list[bytes]:
 ADDED = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
 
 
-def _tokenizer(model: dict[str, Any], **parts: Any) -> bytes:
-    usual: dict[str, Any] = {
-        "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
-        "pre_tokenizer": None, "post_processor": None, "decoder": None,
-    }  # fmt: skip
-    return compact({**usual, **parts, "model": model})
-
-
-def slow_tokenizers() -> list[bytes]:
-    """SentencePiece models of both kinds, and a ``vocab.json`` followed by the lines of ``merges.txt``."""
+def slow_tokenizers() -> dict[str, bytes | list[bytes]]:
+    """SentencePiece models of both kinds, and a vocabulary with its merges."""
 
     def field(number: int, data: bytes) -> bytes:
         return bytes([number << 3 | 2, len(data)]) + data
@@ -284,49 +227,45 @@ def slow_tokenizers() -> list[bytes]:
         b"".join(pieces) + field(2, bytes([3 << 3, kind])) + field(3, bytes([3 << 3, 1, 4 << 3, merged]))
         for kind, merged in ((1, 1), (2, 0))
     ]
-    words = json.dumps({word: token for token, word in enumerate(["h", "e", "Ġ", "he", "Ġhe"])}).encode()
-    return [*models, words + "\n#version: 0.2\nh e\nĠ he\n".encode()]
+    words = compact({word: token for token, word in enumerate(["h", "e", "Ġ", "he", "Ġhe"])})
+    merges = "#version: 0.2\nh e\nĠ he\n".encode()
+    return {"tokenizer.model": models, "vocab.json": words, "merges.txt": merges}
 
 
 def tokenizer_jsons() -> list[bytes]:
     words = ["h", "e", "l", "o", "Ġ", "w", "Ċ", "he", "ll", "hell", "hello"]
-    merges = [["h", "e"], ["l", "l"], ["he", "ll"], ["hell", "o"]]
-    byte_bpe = {"type": "BPE", "vocab": {word: token for token, word in enumerate(words)}, "merges": merges}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
-    split = {"type": "Split", "pattern": {"Regex": r"\p{N}{1,3}| ?\p{L}+|\s+"}, "behavior": "Isolated", "invert": False}
-    llama3 = {"type": "Sequence", "pretokenizers": [split, {**byte_level, "use_regex": False}]}
-    around = {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
-        "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-        "special_tokens": {"<s>": {"id": "<s>", "ids": [11], "tokens": ["<s>"]}},
-    }  # fmt: skip
+    vocabulary = {word: token for token, word in enumerate(words)}
+    merges = [("h", "e"), ("l", "l"), ("he", "ll"), ("hell", "o")]
+    around = processors.TemplateProcessing(single="<s> $A", pair="$A $B:1", special_tokens=[("<s>", 11)])
+    split = pre_tokenizers.Split(Regex(r"\p{N}{1,3}| ?\p{L}+|\s+"), "isolated")
+    byte_level, in_words = (pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=each) for each in (True, False))
     pieces = ["<unk>", "<s>", "</s>", "<0x0A>", "<0x68>", "▁", "h", "e", "l", "o", "he", "▁he"]
-    piece_bpe = {
-        "type": "BPE", "unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True,
-        "vocab": {piece: token for token, piece in enumerate(pieces)}, "merges": ["h e", "▁ he"],
-    }  # fmt: skip
-    steps = [
-        {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-    ]  # fmt: skip
-    spaces = {"type": "Replace", "pattern": {"String": " "}, "content": "▁"}
-    normalizer = {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "▁"}, spaces]}
-    metaspace = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first", "split": True}
-    unigram = {
-        "type": "Unigram", "unk_id": 0, "byte_fallback": False,
-        "vocab": [["<unk>", 0.0], ["<s>", 0.0], ["▁he", -1.0], ["l", -2.0], ["lo", -2.5], ["▁", -3.0], ["h", -4.0],
-                  ["e", -4.5]],
-    }  # fmt: skip
-    named = [{"id": 11, "content": "<s>", **ADDED}]
-    return [
-        _tokenizer(byte_bpe, added_tokens=named, pre_tokenizer=byte_level, decoder=byte_level, post_processor=around),
-        _tokenizer({**byte_bpe, "ignore_merges": True}, pre_tokenizer=llama3, decoder=byte_level),
-        _tokenizer(piece_bpe, added_tokens=[{"id": 1, "content": "<s>", **ADDED}], normalizer=normalizer,
-                   decoder={"type": "Sequence", "decoders": steps}),
-        _tokenizer(unigram, added_tokens=[{"id": 1, "content": "<s>", **ADDED, "lstrip": True}],
-                   normalizer={"type": "NFKC"}, pre_tokenizer=metaspace, decoder=metaspace),
-    ]  # fmt: skip
+    piece_bpe = models.BPE(
+        vocab={piece: token for token, piece in enumerate(pieces)}, merges=[("h", "e"), ("▁", "he")],
+        unk_token="<unk>", fuse_unk=True, byte_fallback=True,
+    )  # fmt: skip
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    spaces = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    scores = {"<unk>": 0.0, "<s>": 0.0, "▁he": -1.0, "l": -2.0, "lo": -2.5, "▁": -3.0, "h": -4.0, "e": -4.5}
+    unigram = models.Unigram(list(scores.items()), unk_id=0)
+    metaspace: dict[str, Any] = {"replacement": "▁", "prepend_scheme": "first"}
+    made = (
+        (models.BPE(vocab=vocabulary, merges=merges), None, byte_level, around, decoders.ByteLevel()),
+        (models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True), None,
+         pre_tokenizers.Sequence([split, in_words]), None, decoders.ByteLevel()),
+        (piece_bpe, spaces, None, None, decoders.Sequence(steps)),
+        (unigram, normalizers.NFKC(), pre_tokenizers.Metaspace(**metaspace), None, decoders.Metaspace(**metaspace)),
+    )  # fmt: skip
+    found = []
+    for model, normalizer, pre_tokenizer, post_processor, decoder in made:
+        tokenizer = Tokenizer(model)
+        tokenizer.add_special_tokens([AddedToken("<s>", lstrip=model is unigram)])
+        parts = {"normalizer": normalizer, "pre_tokenizer": pre_tokenizer, "post_processor": post_processor}
+        for name, part in {**parts, "decoder": decoder}.items():
+            if part is not None:
+                setattr(tokenizer, name, part)
+        found.append(tokenizer.to_str().encode())
+    return found
 
 
 def tokenizer_configs() -> list[bytes]:

@@ -11,6 +11,7 @@ import tracemalloc
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,13 +49,11 @@ class Outcome:
             ``forbidden``.
         detail: the error, or what was done.
         place: of a find, the innermost place in glinfer: equal finds have equal ones.
-        seconds: of a processor.
     """
 
     kind: str
     detail: str = ""
     place: str = ""
-    seconds: float = 0.0
 
     @property
     def is_find(self) -> bool:
@@ -64,56 +63,61 @@ class Outcome:
 
 @dataclass
 class _Watch:
-    """What is allowed at the moment; None for a folder where nothing is watched."""
+    """What is allowed at the moment, and what was done that is not."""
 
-    folder: str | None = None
-    processes: bool = False
-    programs: bool = False
+    folder: str
+    processes: bool
+    programs: bool
     broken: str = ""
 
+    def note(self, event: str, args: tuple[Any, ...]) -> None:
+        if complaint := self._complaint(event, args):
+            self.broken = self.broken or complaint
+            raise Forbidden(complaint)
 
-_watch = _Watch()
-_hooked = False
+    def _complaint(self, event: str, args: tuple[Any, ...]) -> str:
+        if event.startswith(_PATHS):
+            paths = args[:2] if event in ("os.rename", "os.link", "os.symlink") else args[:1]
+            wrong = [
+                path for path in paths if isinstance(path, (str, bytes, os.PathLike)) and not self._may_touch(path)
+            ]
+            return f"{event} {wrong[0]!r}" if wrong else ""
+        if event.startswith(_NEVER):
+            return f"{event} {args[:1]!r}"
+        if event in ("subprocess.Popen", "os.posix_spawn"):  # newer Pythons start the one by the other
+            workers = {str(_PACKAGE / "text" / "template_worker.py"), str(_PACKAGE / "structured" / "worker.py")}
+            return "" if self.processes and workers & set(map(str, args[1])) else f"{event} {args[:2]!r}"
+        if event == "exec":
+            name = getattr(args[0], "co_filename", "?")
+        elif event == "compile":
+            name = str(args[1])
+        else:
+            return ""
+        allowed = self.programs and name in ("<template>", "<unknown>")
+        own = name.startswith("<frozen") or (Path(name).is_absolute() and os.path.realpath(name).startswith(_OWN))
+        return "" if allowed or own else f"{event} {name}"
+
+    def _may_touch(self, path: Any) -> bool:
+        real = os.path.realpath(os.fsdecode(path))
+        if real == os.devnull:  # what a process that is started has for its input
+            return True
+        if self.programs and path == "<template>":  # where Python looks for the line that a warning is about
+            return True
+        return real == self.folder or real.startswith((self.folder + os.sep, *_OWN))
+
+
+_watch: _Watch | None = None
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
-    if _watch.folder is None:
-        return
-    complaint = _complaint(event, args)
-    if complaint:
-        _watch.broken = _watch.broken or complaint
-        raise Forbidden(complaint)
+    if _watch is not None:
+        _watch.note(event, args)
 
 
-def _complaint(event: str, args: tuple[Any, ...]) -> str:
-    if event.startswith(_PATHS):
-        paths = args[:2] if event in ("os.rename", "os.link", "os.symlink") else args[:1]
-        wrong = [path for path in paths if isinstance(path, (str, bytes, os.PathLike)) and not _may_touch(path)]
-        return f"{event} {wrong[0]!r}" if wrong else ""
-    if event.startswith(_NEVER):
-        return f"{event} {args[:1]!r}"
-    if event in ("subprocess.Popen", "os.posix_spawn"):  # newer Pythons start the one by the other
-        workers = {str(_PACKAGE / "text" / "template_worker.py"), str(_PACKAGE / "structured" / "worker.py")}
-        return "" if _watch.processes and workers & set(map(str, args[1])) else f"{event} {args[:2]!r}"
-    if event == "exec":
-        name = getattr(args[0], "co_filename", "?")
-    elif event == "compile":
-        name = str(args[1])
-    else:
-        return ""
-    allowed = _watch.programs and name in ("<template>", "<unknown>")
-    own = name.startswith("<frozen") or (Path(name).is_absolute() and os.path.realpath(name).startswith(_OWN))
-    return "" if allowed or own else f"{event} {name}"
-
-
-def _may_touch(path: Any) -> bool:
-    assert _watch.folder is not None
-    real = os.path.realpath(os.fsdecode(path))
-    if real == os.devnull:  # what a process that is started has for its input
-        return True
-    if _watch.programs and path == "<template>":  # where Python looks for the line that a warning is about
-        return True
-    return real == _watch.folder or real.startswith((_watch.folder + os.sep, *_OWN))
+@cache
+def _hooked() -> None:
+    """Audit hooks cannot be taken back: this one is added when the first file is watched."""
+    sys.addaudithook(_hook)
 
 
 def watch(
@@ -137,12 +141,9 @@ def watch(
         memory: whether to measure what Python and NumPy take, which slows everything down.
         counted: whether to count calls of functions rather than seconds, so that a busy machine changes nothing.
     """
-    global _hooked
-    if not _hooked:
-        sys.addaudithook(_hook)
-        _hooked = True
-    _watch.folder, _watch.processes, _watch.programs = os.path.realpath(folder), processes, programs
-    _watch.broken = ""
+    global _watch
+    _hooked()
+    _watch = now = _Watch(os.path.realpath(folder), processes, programs)
     caught: BaseException | None = None
     peak = 0
     if memory:
@@ -162,45 +163,34 @@ def watch(
     except BaseException as error:
         caught = error
     finally:
-        _watch.folder = None
+        _watch = None
         seconds = time.process_time() - started
         if memory:
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
+    if now.broken:
+        return Outcome("forbidden", now.broken, now.broken[:60])
+    if isinstance(caught, TooManyCalls):
+        return Outcome("calls", str(caught), "calls")
     outcome = _outcome(caught)
-    if _watch.broken:
-        outcome = Outcome("forbidden", _watch.broken, _watch.broken[:60])
-    elif isinstance(caught, TooManyCalls):
-        outcome = Outcome("calls", str(caught), "calls")
-    elif not outcome.is_find and seconds > SECONDS and not (counted or programs):  # a template has a limit of its own
-        outcome = Outcome("slow", f"{seconds:.1f} s, then {outcome.kind} {outcome.detail}"[:300], "slow")
-    elif not outcome.is_find and peak > 2 * len(data) + MEMORY:
-        outcome = Outcome("memory", f"{peak >> 20} MiB, then {outcome.kind} {outcome.detail}"[:300], "memory")
-    return Outcome(outcome.kind, outcome.detail, outcome.place, seconds)
+    if outcome.is_find:
+        return outcome
+    then = f"then {outcome.kind} {outcome.detail}"
+    if seconds > SECONDS and not (counted or programs):  # a template has a limit of its own
+        return Outcome("slow", f"{seconds:.1f} s, {then}"[:300], "slow")
+    if peak > 2 * len(data) + MEMORY:
+        return Outcome("memory", f"{peak >> 20} MiB, {then}"[:300], "memory")
+    return outcome
 
 
 def _outcome(caught: BaseException | None) -> Outcome:
     if caught is None:
         return Outcome("accepted")
-    if isinstance(caught, GlinferError):
-        return _refused(caught)
-    return Outcome("error", f"{type(caught).__name__}: {caught}"[:300], _place(caught))
-
-
-def _refused(error: GlinferError) -> Outcome:
-    """Whether an error on purpose is the one clear line that it should be."""
-    text = str(error)
-    wrong = ""
-    if not text.strip():
-        wrong = "no words"
-    elif len(text.splitlines()) != 1:
-        wrong = "several lines"
-    elif len(text) > LONGEST_MESSAGE:
-        wrong = f"{len(text)} characters"
-    elif not text.isprintable():
-        wrong = "characters that do not print"
-    if wrong:
-        return Outcome("message", f"{wrong}: {text[:200]!r}", _place(error))
+    text, place = str(caught), _place(caught)
+    if not isinstance(caught, GlinferError):
+        return Outcome("error", f"{type(caught).__name__}: {text}"[:300], place)
+    if len(text.splitlines()) != 1 or not text.isprintable() or not text.strip() or len(text) > LONGEST_MESSAGE:
+        return Outcome("message", f"not one clear line, {len(text)} characters: {text[:200]!r}", place)
     return Outcome("refused", text)
 
 

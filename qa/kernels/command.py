@@ -9,7 +9,6 @@ import click
 from glinfer.cli.common import print_json, progress, show_table
 from glinfer.cli.options import device_options, json_option
 from glinfer.errors import InputError
-from glinfer.quant.threads import cores
 from qa.kernels.measure import KernelReport, cases_named, error_text, measure_kernels, page_with, write_page
 
 
@@ -37,7 +36,7 @@ def kernels(names: tuple[str, ...], no_times: bool, page: str | None, as_json: b
         page_with(page, "")  # which takes a moment, and the measurements some minutes
     with progress("kernels") as advance:
         where = {name: options[name] for name in ("device", "api", "limits")}
-        report = measure_kernels(cases, where, times=not no_times, processes=cores(), on_step=advance)
+        report = measure_kernels(cases, where, times=not no_times, on_step=advance)
     if as_json:
         print_json(report.to_json())
     else:

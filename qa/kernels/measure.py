@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from importlib import import_module
-from multiprocessing import get_context
 from pkgutil import iter_modules
 from typing import Any
 
@@ -25,6 +21,7 @@ from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels import cases as families
 from qa.kernels.cases.case import Found, KernelCase
+from qa.steps import matching
 
 FAMILIES = [
     import_module(f"{families.__name__}.{each.name}") for each in iter_modules(families.__path__) if each.name != "case"
@@ -47,8 +44,6 @@ TABLE_BEGIN, TABLE_END = "<!-- table: begin -->", "<!-- table: end -->"
 _TABLE = re.compile(f"({TABLE_BEGIN}).*?({TABLE_END})", re.DOTALL)
 _WARM_UPS = 2
 _MIN_SAMPLES, _MAX_SAMPLES, _SECONDS = 5, 25, 0.5
-_CASES_EACH = 12
-"""Fewer cases are not worth another process, which takes a second to begin."""
 
 Progress = Callable[[int, int], None]
 
@@ -131,17 +126,10 @@ def all_cases() -> list[KernelCase]:
 
 
 def cases_named(patterns: Sequence[str]) -> list[KernelCase]:
-    """The cases whose kernels match a pattern, in which ``*`` stands for any letters; all cases without patterns.
-
-    Raises:
-        InputError: a pattern names no kernel.
-    """
+    """The cases whose kernels match a pattern, see :func:`qa.steps.matching`, with its errors."""
     cases = all_cases()
-    for pattern in patterns:
-        if not any(fnmatchcase(case.kernel, pattern) for case in cases):
-            known = ", ".join(dict.fromkeys(case.kernel for case in cases))
-            raise InputError(f"there is no kernel {pattern!r}; known: {known}")
-    return [case for case in cases if not patterns or any(fnmatchcase(case.kernel, each) for each in patterns)]
+    wanted = matching(patterns, [case.kernel for case in cases], "kernel")
+    return [case for case in cases if case.kernel in wanted]
 
 
 def shapes_for(form: int, shapes: Sequence[Shape]) -> list[Shape]:
@@ -190,7 +178,6 @@ def measure_kernels(
     where: Mapping[str, Any] | None = None,
     *,
     times: bool = True,
-    processes: int = 1,
     on_step: Progress = lambda done, total: None,
 ) -> KernelReport:
     """Check every case in every form at all shapes, on large and on small textures, and time it.
@@ -199,122 +186,53 @@ def measure_kernels(
         cases: the kernels, see :func:`cases_named`.
         where: arguments of :class:`glinfer.tensors.device.Device`.
         times: also time each case at the size that it names.
-        processes: most processes that check, each with a device of its own; more than one only where there are cases
-            for all of them. Times are taken in this process, when all checks are done.
-        on_step: called with the steps done and the number of steps.
+        on_step: called with the cases done and the number of cases, on each size of textures.
 
     Raises:
         ContextError: nothing usable opens.
     """
-    done, total = 0, (1 + len(SMALL_SHAPES) + times) * len(cases)
-
-    def step(steps: int) -> None:
-        nonlocal done
-        done += steps
-        on_step(done, total)
-
     where = dict(where or {})
-    with Device(**where) as opened:
-        renderer, least = opened.description, opened.context.limits
-        rounds = [_Round(SHAPES, "", where)]
-        for edge, shapes in SMALL_SHAPES.items():
-            small = replace(least, max_texture_size=min(least.max_texture_size, edge))
-            rounds.append(_Round(shapes, f", textures of {edge} texels a side", {**where, "limits": small}))
-        found: list[list[_Checked]] = [[] for _ in cases]
-        for case, checked in _checks(cases, rounds, min(processes, len(cases) // _CASES_EACH)):
-            found[cases.index(case)].append(checked)
-            step(1)
-        rows = []
-        for case, checks in zip(cases, found, strict=True):
-            taken = None
-            if times:
-                taken = time_case(case, opened)
-                step(1)
-            rows.append(_row(case, checks, taken))
-    return KernelReport(renderer, tuple(rows))
+    with Device(**where) as device:
+        renderer, limits = device.description, device.context.limits
+    rounds = [(SHAPES, "", where)]
+    for edge, shapes in SMALL_SHAPES.items():
+        small = replace(limits, max_texture_size=min(limits.max_texture_size, edge))
+        rounds.append((shapes, f", textures of {edge} texels a side", {**where, "limits": small}))
+    checks: dict[KernelCase, list[_Check]] = {case: [] for case in cases}
+    taken: dict[KernelCase, Spread] = {}
+    for number, (shapes, textures, given) in enumerate(rounds):
+        with Device(**given) as device:
+            for place, case in enumerate(cases, start=1):
+                checks[case] += _checked(case, device, shapes, textures)
+                if times and not number:
+                    taken[case] = time_case(case, device)
+                on_step(number * len(cases) + place, len(rounds) * len(cases))
+    return KernelReport(renderer, tuple(_row(case, checks[case], taken.get(case)) for case in cases))
 
 
 @dataclass(frozen=True)
-class _Round:
-    """The shapes that are checked on textures of one size, which ``words`` name, on a device of these arguments."""
+class _Check:
+    """The error of one form at one shape, in words too, and why the kernel refused it."""
 
-    shapes: tuple[Shape, ...]
-    words: str
-    where: Mapping[str, Any]
-
-
-@dataclass
-class _Checked:
-    """What a round found of one case."""
-
-    errors: dict[str, float]
-    worst: str = ""
+    form: str
+    at: str
+    error: float
     problem: str = ""
 
 
-def _checks(
-    cases: Sequence[KernelCase], rounds: Sequence[_Round], processes: int
-) -> Iterator[tuple[KernelCase, _Checked]]:
-    """Check all cases in all rounds, in order; yields cases and what one round found of each."""
-    if processes < 2:
-        for each in rounds:
-            yield from zip(cases, _check_part(cases, each), strict=True)
-        return
-    tasks = [(part, each) for each in rounds for part in _parts(cases)]
-    known = {case: place for place, case in enumerate(all_cases())}
-    with ProcessPoolExecutor(processes, get_context("spawn"), initializer=_take_one_core) as pool:
-        results = [pool.submit(_check_known, [known[case] for case in part], each) for part, each in tasks]
-        for (part, _), result in zip(tasks, results, strict=True):
-            yield from zip(part, result.result(), strict=True)
-
-
-def _parts(cases: Sequence[KernelCase]) -> list[list[KernelCase]]:
-    """Cases that one process checks on one device: a family, whose kernels share programs, or a product alone."""
-    found: list[list[KernelCase]] = []
-    for case in cases:
-        if found and found[-1][0].family == case.family != "product":
-            found[-1].append(case)
-        else:
-            found.append([case])
-    return sorted(found, key=lambda part: part[0].family != "product")  # products compile the largest shaders
-
-
-def _take_one_core() -> None:
-    """Have llvmpipe rasterise in the thread that draws: the other cores have processes of their own."""
-    os.environ.setdefault("LP_NUM_THREADS", "0")
-
-
-def _check_known(places: Sequence[int], shapes: _Round) -> list[_Checked]:
-    """Check cases that another process names by their places, since functions of cases cannot be sent to it."""
-    cases = all_cases()
-    return list(_check_part([cases[place] for place in places], shapes))
-
-
-def _check_part(cases: Sequence[KernelCase], shapes: _Round) -> Iterator[_Checked]:
-    with Device(**shapes.where) as device:
-        for case in cases:
-            yield _checked(case, device, shapes)
-
-
-def _checked(case: KernelCase, device: Device, shapes: _Round) -> _Checked:
-    found = _Checked(dict.fromkeys(case.forms, 0.0))
+def _checked(case: KernelCase, device: Device, shapes: Sequence[Shape], textures: str) -> Iterator[_Check]:
     for place, form in enumerate(case.forms):
-        for shape in shapes_for(place, shapes.shapes):
-            at = f"{form} at {shape[0]}×{shape[1]}{shapes.words}"
+        for rows, cols in shapes_for(place, shapes):
+            at = f"{form} at {rows}×{cols}{textures}"
             try:
-                error = case_error(case, device, form, shape)
+                yield _Check(form, at, case_error(case, device, form, (rows, cols)))
             except GlinferError as refusal:  # one kernel that does not run must not hide what the others do
-                error = np.inf
-                found.problem = found.problem or f"{at}: {refusal}"
-            if not found.worst or error > max(found.errors.values()):
-                found.worst = at
-            found.errors[form] = max(found.errors[form], error)
-    return found
+                yield _Check(form, at, np.inf, f"{at}: {refusal}")
 
 
-def _row(case: KernelCase, checks: Sequence[_Checked], taken: Spread | None) -> KernelRow:
-    worst = max(checks, key=lambda each: max(each.errors.values())).worst
-    errors = {form: max(each.errors[form] for each in checks) for form in case.forms}
+def _row(case: KernelCase, checks: Sequence[_Check], taken: Spread | None) -> KernelRow:
+    errors = {form: max(each.error for each in checks if each.form == form) for form in case.forms}
+    worst = max(checks, key=lambda each: each.error).at
     problem = next((each.problem for each in checks if each.problem), "")
     about = (case.kernel, case.family, case.shaders, case.forms, case.tolerance, case.timed_at)
     return KernelRow(*about, errors, worst, problem, taken)

@@ -24,10 +24,9 @@ from glinfer.export.serve import address, site_server
 from glinfer.export.site import export_web, web_root
 from glinfer.formats import random_checkpoint, save_checkpoint
 from qa.renderers import cells
-from qa.renderers.cells import Cell
 from qa.renderers.environments import MissingError
 from qa.renderers.operations import OPERATIONS, browser_jobs, digest
-from qa.renderers.table import Renderer
+from qa.renderers.table import Cell, Renderer
 from tests.goldens.gguf_models import byte_level
 from tests.goldens.given import CHATML
 

@@ -27,6 +27,7 @@ from glinfer.inspect.verify.suite import CheckOptions, verify_everywhere
 from glinfer.tensors.device import Device
 from qa.kernels.measure import all_cases, case_results, error_of
 from qa.renderers.operations import OPERATIONS, digest, draw_all
+from qa.renderers.table import Cell
 from tests.goldens import gab_records, recorded, write_gab_model
 from tests.goldens.figures import Figures
 from tests.goldens.models import write_recorded
@@ -65,25 +66,6 @@ class Asked:
     api: str
     expects: tuple[str, ...] = ()
     tokens: int = 24
-    texts: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """The outcome of one check.
-
-    Attributes:
-        check: its name, the column.
-        passed: None where it was not tried.
-        words: what was found, in a few words.
-        bits: digests of results by their names.
-        texts: tokens of texts by model.
-    """
-
-    check: str
-    passed: bool | None
-    words: str
-    bits: Mapping[str, str] = field(default_factory=dict)
     texts: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
 
 
@@ -127,42 +109,39 @@ def gab_error(record: Mapping[str, Any], probs: np.ndarray[Any, Any]) -> float:
     return float(max(errors))
 
 
+def _families(names: Sequence[str], limits: Limits | None, tokens: int) -> tuple[float, list[str], dict[str, Any]]:
+    """The largest error of the families' logits, of what is allowed; those with other tokens; and all logits."""
+    worst, wrong, found = 0.0, list[str](), dict[str, Any]()
+    for name in names:
+        figures = figures_of(name)
+        with glinfer.load(golden_file(name), limits=limits) as model, model.session() as session:
+            session.prefill(figures.ids[:GIVEN])
+            found[name] = session.logits()
+            worst = max(worst, figures.error(GIVEN - 1, found[name]) / OF_RANGE)
+            if model.generate(figures.ids[:GIVEN], max_tokens=tokens, temperature=0) != figures.ids[GIVEN:][:tokens]:
+                wrong.append(name)
+    return worst, wrong, found
+
+
 def check_goldens(asked: Asked) -> Cell:
     """Recorded probabilities, logits and greedy tokens of four models."""
-    worst, bits, wrong = 0.0, {}, list[str]()
+    worst, wrong, found = _families(FAMILIES, None, asked.tokens)
     for name, plan, limits in GAB:
         record = gab_record(name)
         with glinfer.load(golden_file(name), plan=plan, limits=_LIMITS[limits]) as model:
-            probs = model.probs(record["tokens"])
-        worst, bits[f"model {name}"] = max(worst, gab_error(record, probs)), digest(probs)
-    for name in FAMILIES:
-        figures = figures_of(name)
-        with glinfer.load(golden_file(name)) as model, model.session() as session:
-            session.prefill(figures.ids[:GIVEN])
-            logits = session.logits()
-            worst = max(worst, figures.error(GIVEN - 1, logits) / OF_RANGE)
-            bits[f"model {name}"] = digest(logits)
-            count = asked.tokens
-            if model.generate(figures.ids[:GIVEN], max_tokens=count, temperature=0) != figures.ids[GIVEN:][:count]:
-                wrong.append(name)
-    words = f"{len(GAB) + len(FAMILIES)} models, at {worst:.0%} of the tolerance"
+            found[name] = model.probs(record["tokens"])
+        worst = max(worst, gab_error(record, found[name]))
+    words = f"{len(found)} models, at {worst:.0%} of the tolerance"
     words += f"; other tokens: {', '.join(wrong)}" if wrong else ""
+    bits = {f"model {name}": digest(numbers) for name, numbers in found.items()}
     return Cell("goldens", not wrong and worst <= 1, words, bits)
 
 
 def check_bare(asked: Asked) -> Cell:
     """Recorded logits and greedy tokens of five families within WebGL2's limits, without extensions."""
-    worst, wrong, other = 0.0, list[str](), list[str]()
-    for name in BARE:
-        figures, found = figures_of(name), list[Any]()
-        for limits in _LIMITS.values():
-            with glinfer.load(golden_file(name), limits=limits) as model, model.session() as session:
-                session.prefill(figures.ids[:GIVEN])
-                found.append(session.logits())
-                tokens = model.generate(figures.ids[:GIVEN], max_tokens=asked.tokens, temperature=0)
-        worst = max(worst, figures.error(GIVEN - 1, found[-1]) / OF_RANGE)
-        wrong += [name] * (tokens != figures.ids[GIVEN:][: asked.tokens])
-        other += [name] * (not np.array_equal(*found))
+    worst, wrong, found = _families(BARE, _LIMITS["webgl2"], asked.tokens)
+    plain = _families(BARE, None, 1)[2]
+    other = [name for name in BARE if not np.array_equal(plain[name], found[name])]
     words = f"{len(BARE)} families, at {worst:.0%} of the tolerance"
     words += f"; other bits than with float targets: {', '.join(other)}" if other else ""
     words += f"; other tokens: {', '.join(wrong)}" if wrong else ""

@@ -19,9 +19,10 @@ from glinfer.cli.options import json_option
 from glinfer.engine.progress import StagedProgress
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
+from qa.renderers.browsers import check_browser
 from qa.renderers.environments import MissingError, launcher, make, variables
-from qa.renderers.table import COLUMNS, Renderer, Row, chosen, row_of, with_bits
-from qa.steps import ROOT
+from qa.renderers.table import COLUMNS, Cell, Renderer, Row, chosen, row_of, with_bits
+from qa.steps import ROOT, StepError
 
 Texts = Mapping[str, Sequence[Sequence[int]]]
 _CELLS = "qa.renderers.cells"
@@ -32,9 +33,8 @@ _NO_REPORT = "this is not a report to compare with; expected what 'python -m qa 
 @click.command("renderers")
 @click.option("--row", "patterns", multiple=True, metavar="NAME", help="Only rows that match '*zink*'. Repeatable.")
 @click.option("--against", type=click.Path(), help="A report printed by --json; compare with its first row instead.")
-@click.option("--list", "listed", is_flag=True, help="Print the names of all rows and exit.")
 @json_option
-def renderers_command(patterns: tuple[str, ...], against: str | None, listed: bool, as_json: bool) -> None:
+def renderers_command(patterns: tuple[str, ...], against: str | None, as_json: bool) -> None:
     """Run goldens, texts, batches, draws and kernels on every renderer, and compare them with the first, bit for bit.
 
     Rows are the Mesa versions of several systems with llvmpipe, softpipe and zink, with OpenGL ES and desktop OpenGL,
@@ -49,10 +49,6 @@ def renderers_command(patterns: tuple[str, ...], against: str | None, listed: bo
     python -m qa renderers --row 'nvidia/*' --against here.json
     """
     selected = chosen(patterns)
-    if listed:
-        for renderer in selected:
-            click.echo(renderer.name)
-        return
     first = None if against is None else first_row(read_text(against))
     if first is not None and patterns:
         selected = [each for each in selected if each.name != first.name]
@@ -74,7 +70,7 @@ def first_row(report: str) -> Row:
     """
     try:
         rows = [row_of(each) for each in json.loads(report)["rows"] if not each["problem"]]
-        rows[0].cells["texts"]["texts"]["shakespeare"]
+        rows[0].texts["shakespeare"]
     except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         raise InputError(_NO_REPORT) from None
     return rows[0]
@@ -84,37 +80,34 @@ def run_all(selected: Sequence[Renderer], first: Row | None, advance: StagedProg
     """Run the checks of each renderer; the first that runs is what the others are compared with."""
     for number, renderer in enumerate(selected, start=1):
         advance(f"{number} of {len(selected)}: {renderer.name}", 0, len(COLUMNS))
-        row = run_one(renderer, {} if first is None else first.cells["texts"]["texts"], advance)
-        if first is None and not row.problem and row.cells.get("texts", {}).get("texts"):
+        row = run_one(renderer, {} if first is None else first.texts, advance)
+        if first is None and not row.problem and row.texts:
             first = row
         yield row if first is None else with_bits(renderer, row, first.bits)
 
 
 def run_one(renderer: Renderer, texts: Texts, advance: StagedProgress) -> Row:
     """Run the checks of one renderer; what is missing, and a process that dies, becomes a row."""
-    row, said = Row(renderer.name, renderer.title, renderer.api), dict[str, Any]()
+    row, said = Row(renderer.name, renderer.title, renderer.api), dict[str, Cell]()
     try:
-        lines = _browser(renderer, texts) if renderer.browsers else _process(renderer, texts)
+        lines = check_browser(renderer, texts) if renderer.browsers else _process(renderer, texts)
         for line in lines:
             if "renderer" in line:
                 row = replace(row, renderer=line["renderer"])
                 if not all(words in row.renderer for words in renderer.expects):
                     return replace(row, problem=f"not tried: {row.renderer} opens instead")
             else:
-                said[line["check"]] = line
+                said[line["check"]] = Cell(**line)
                 advance(renderer.name, len(said), len(COLUMNS))
     except MissingError as error:
         return replace(row, problem=f"not tried: {error}")
+    except StepError as error:
+        problem = f"not tried: {error}; it needs the network, and a mirror that has this release"
+        return replace(row, problem=problem)
     except (RuntimeError, subprocess.TimeoutExpired) as error:
         named = next((check for check in COLUMNS if check not in said), COLUMNS[0])
-        said[named] = {"check": named, "passed": False, "words": str(error), "bits": {}, "texts": {}}
+        said[named] = Cell(named, False, str(error))
     return replace(row, cells=said)
-
-
-def _browser(renderer: Renderer, texts: Texts) -> Iterator[Mapping[str, Any]]:
-    from qa.renderers.browsers import check_browser
-
-    return check_browser(renderer, texts)
 
 
 def _process(renderer: Renderer, texts: Texts) -> Iterator[Mapping[str, Any]]:
@@ -160,7 +153,7 @@ def _words(row: Row, check: str) -> str:
     """What a check of a renderer found; for one that was not tried the reason, in the first column."""
     if row.problem:
         return row.problem if check == COLUMNS[0] else ""
-    words = str(row.cells[check]["words"]) if check in row.cells else "–"
+    words = row.cells[check].words if check in row.cells else "–"
     return f"WRONG: {words}" if check in row.failed else words
 
 

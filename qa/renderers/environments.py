@@ -11,19 +11,17 @@ from __future__ import annotations
 import json
 import platform
 import shutil
-import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from qa.steps import ROOT
+from qa.steps import ROOT, run
 
 CACHE = ROOT / ".cache" / "renderers"
 """Where environments are kept; 300 MB each."""
 PACKAGES = ("libegl1", "libgles2", "libgl1", "libegl-mesa0", "libgl1-mesa-dri", "mesa-vulkan-drivers", "libvulkan1")
 """Mesa with llvmpipe, softpipe and zink, and lavapipe below that; the rest comes as dependencies."""
 
-_TIMEOUT = 600  # seconds for any one command
 _KEYS = Path("usr/share/keyrings")
 
 
@@ -70,7 +68,8 @@ def make(system: System) -> Path:
     """The folder of an environment, made when it is first asked for.
 
     Raises:
-        MissingError: it cannot be made.
+        MissingError: what makes it is missing.
+        StepError: packages could not be fetched or unpacked.
     """
     root, folder = CACHE / system.name / "root", CACHE / system.name
     if root.is_dir():
@@ -98,12 +97,12 @@ def make(system: System) -> Path:
         "APT::Sandbox::User": "root",
     }
     apt_get = ["apt-get", "-qq", *(f"-o{name}={value}" for name, value in options.items())]
-    _run(*apt_get, "update")
+    run(*apt_get, "update")
     chosen = (*PACKAGES, *system.further)
-    _run(*apt_get, "install", "--yes", "--no-install-recommends", "--download-only", *chosen)
+    run(*apt_get, "install", "--yes", "--no-install-recommends", "--download-only", *chosen)
     part = folder / "part"
     for package in sorted((apt / "cache" / "archives").glob("*.deb")):
-        _run("dpkg-deb", "-x", str(package), str(part))
+        run("dpkg-deb", "-x", package, part)
     shutil.rmtree(apt)
     part.rename(root)
     return root
@@ -117,16 +116,6 @@ def _keys(system: System) -> Path:
         name = system.keyring.removesuffix(".gpg")
         raise MissingError(f"the keys of {system.title} are missing; install them with: sudo apt-get install {name}")
     return make(system.keys_from) / _KEYS / system.keyring
-
-
-def _run(*command: str) -> None:
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-    except subprocess.TimeoutExpired:
-        raise MissingError(f"{command[0]} took more than {_TIMEOUT} seconds; try again") from None
-    if done.returncode:
-        last = ["it said nothing", *(done.stderr or done.stdout).strip().splitlines()][-1]
-        raise MissingError(f"{command[0]} failed: {last}; it needs the network, and a mirror that has this release")
 
 
 def triple() -> str:

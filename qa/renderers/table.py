@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from fnmatch import fnmatchcase
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from glinfer.errors import InputError
 from qa.renderers.environments import BOOKWORM, RESOLUTE, SID, TRIXIE, System
+from qa.steps import matching
 
 COLUMNS = ("goldens", "bare", "texts", "batch", "draws", "kernels", "bits")
 """Checks in the order of the table: ``bare`` is without extensions, ``bits`` compares with the first renderer."""
@@ -54,13 +53,34 @@ class Renderer:
 
 
 @dataclass(frozen=True)
+class Cell:
+    """The outcome of one check.
+
+    Attributes:
+        check: its name, the column.
+        passed: whether it found nothing wrong.
+        words: what was found, in a few words.
+        bits: digests of results by their names.
+        texts: tokens of texts by model.
+        seconds: of a processor.
+    """
+
+    check: str
+    passed: bool
+    words: str
+    bits: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Row:
     """What one renderer found.
 
     Attributes:
         name, title, api: those of the renderer.
         renderer: version and name that the driver tells.
-        cells: by check, what :class:`qa.renderers.cells.Cell` has, and the seconds of a processor that it took.
+        cells: by check.
         problem: why it was not tried; the rest is empty then.
     """
 
@@ -68,18 +88,23 @@ class Row:
     title: str
     api: str
     renderer: str = ""
-    cells: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    cells: Mapping[str, Cell] = field(default_factory=dict)
     problem: str = ""
 
     @property
     def failed(self) -> list[str]:
         """The checks that found something wrong."""
-        return [check for check, cell in self.cells.items() if cell["passed"] is False]
+        return [check for check, cell in self.cells.items() if not cell.passed]
 
     @property
     def bits(self) -> dict[str, str]:
         """Digests of all its results by their names."""
-        return {name: bits for cell in self.cells.values() for name, bits in cell["bits"].items()}
+        return {name: bits for cell in self.cells.values() for name, bits in cell.bits.items()}
+
+    @property
+    def texts(self) -> Mapping[str, Sequence[Sequence[int]]]:
+        """Tokens of its texts by model; empty where they were not tried."""
+        return self.cells["texts"].texts if "texts" in self.cells else {}
 
 
 _DRIVERS, _APIS = ("llvmpipe", "softpipe", "zink"), ("es", "desktop")
@@ -134,19 +159,12 @@ RENDERERS = (
 
 
 def chosen(patterns: Sequence[str]) -> list[Renderer]:
-    """The renderers whose names match a pattern, in which ``*`` stands for any letters; all without patterns.
+    """The renderers whose names match a pattern, see :func:`qa.steps.matching`, with its errors.
 
     The first renderer is always there, since the others are compared with it.
-
-    Raises:
-        InputError: a pattern names none.
     """
-    for pattern in patterns:
-        if not any(fnmatchcase(each.name, pattern) for each in RENDERERS):
-            known = ", ".join(each.name for each in RENDERERS)
-            raise InputError(f"there is no renderer {pattern!r}; known: {known}")
-    first, *others = RENDERERS
-    return [first, *(each for each in others if any(fnmatchcase(each.name, pattern) for pattern in patterns or "*"))]
+    wanted = matching(patterns, [each.name for each in RENDERERS], "renderer")
+    return [each for each in RENDERERS if each.name in wanted or each is RENDERERS[0]]
 
 
 def compare_bits(found: Mapping[str, str], first: Mapping[str, str]) -> tuple[bool, str]:
@@ -172,8 +190,7 @@ def with_bits(renderer: Renderer, row: Row, first: Mapping[str, str]) -> Row:
     if not row.bits:
         return row
     same, words = compare_bits(row.bits, first)
-    cell = {"check": "bits", "passed": same or not renderer.same_bits, "words": words, "bits": {}, "texts": {}}
-    return replace(row, cells={**row.cells, "bits": cell})
+    return replace(row, cells={**row.cells, "bits": Cell("bits", same or not renderer.same_bits, words)})
 
 
 def row_of(document: Mapping[str, Any]) -> Row:
@@ -182,8 +199,7 @@ def row_of(document: Mapping[str, Any]) -> Row:
     Raises:
         KeyError, TypeError: it is none.
     """
-    row = Row(**{each.name: document[each.name] for each in fields(Row)})
-    for cell in row.cells.values():
-        if not isinstance(cell["bits"], dict) or not isinstance(cell["texts"], dict):
-            raise TypeError(cell)
-    return row
+    cells = {name: Cell(**cell) for name, cell in document["cells"].items()}
+    if not all(isinstance(each, dict) for cell in cells.values() for each in (cell.bits, cell.texts)):
+        raise TypeError(cells)
+    return Row(**{**document, "cells": cells})

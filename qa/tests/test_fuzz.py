@@ -6,7 +6,9 @@ damaged anew. `make fuzz` searches for longer, and by coverage.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -15,9 +17,10 @@ from random import Random
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from own_process import finished
 from tiers import tiered
 
-from qa.fuzz.run import ROOT, cases
+from qa.fuzz.run import ROOT, Result, cases
 from qa.fuzz.targets import TARGETS, Target
 from qa.fuzz.watch import Outcome, watch
 
@@ -34,7 +37,6 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lru_cache]:  #
     @cache
     def folder_of(name: str) -> Path:
         target, folder = TARGETS[name], tmp_path_factory.mktemp(name)
-        target.prepare(folder)
         for data in target.seeds():
             target.read(data, folder)
         return folder
@@ -76,6 +78,24 @@ def outcome_of(target: Target, data: bytes, folder: Path, *, memory: bool = Fals
     return watch(
         target.read, data, folder, processes=target.processes, programs=target.programs, memory=memory, counted=True
     )
+
+
+def test_the_command_starts_outside_of_tests() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = finished([sys.executable, "-m", "qa.fuzz.run", "nothing"], env=environment)
+    assert done.returncode == 2
+    assert "'nothing' is not one of 'gab', " in done.stderr
+
+
+def test_what_processes_say_is_added() -> None:
+    result = Result("gab")
+    for runs, edges in ((12, 30), (5, 20)):
+        result.add(
+            f'#2 INITED cov: 9 ft: 9\n#{runs} NEW cov: {edges} ft: 9\nFIND ["error", "at a.py:1", "no"]\n'
+            "==1== ERROR: libFuzzer: timeout\nTest unit written to /f/gab-timeout-1\n"
+        )
+    died = {"died: /f/gab-timeout-1": "ERROR: libFuzzer: timeout"}
+    assert (result.executions, result.edges, result.finds) == (17, 30, {"error: at a.py:1": "no", **died})
 
 
 @tiered("name", NAMES, keep=[place for place, name in enumerate(NAMES) if not TARGETS[name].processes])

@@ -32,8 +32,8 @@ def model(tmp_path: Path) -> Path:
     """A whole model with its tokenizer, in a folder with something beside it that nobody may read."""
     folder = tmp_path / "model"
     folder.mkdir()
-    put(folder, "config.json", seeds.compact(seeds.LLAMA))
-    put(folder, "model.safetensors", seeds.safetensors(seeds.llama_arrays()))
+    for name, data in seeds.huggingface().items():
+        put(folder, name, data)
     put(folder, "tokenizer.json", seeds.tokenizer_jsons()[0])
     put(folder, "tokenizer_config.json", seeds.tokenizer_configs()[0])
     put(folder, "chat_template.jinja", seeds.TEMPLATE.encode())
@@ -42,9 +42,8 @@ def model(tmp_path: Path) -> Path:
 
 def sharded(folder: Path) -> Path:
     """The same model in two shards."""
-    TARGETS["hf_index"].prepare(folder)
     (folder / "model.safetensors").unlink(missing_ok=True)
-    return put(folder, INDEX, TARGETS["hf_index"].seeds()[0])
+    return TARGETS["hf_index"].write(folder, TARGETS["hf_index"].seeds()[0])
 
 
 def move_out(path: Path) -> None:

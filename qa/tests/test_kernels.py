@@ -26,7 +26,6 @@ from glinfer.program.session import Session
 from glinfer.tensors.device import Device, Memory
 from glinfer.tensors.ops import Ops
 from glinfer.tensors.tensor import Tensor
-from qa.kernels import measure as kernels
 from qa.kernels.cases.case import result
 from qa.kernels.measure import (
     TABLE_BEGIN,
@@ -138,18 +137,6 @@ def test_numbers_after_the_columns_are_found(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setattr(Ops, "scale", lambda ops, x, factor: Tensor(device, eight.storage, (2, 7), "float32"))
         with pytest.raises(PlanError, match="found numbers after the last column"):
             result(device, "scale", np.ones((2, 7), np.float32), 1.0)
-
-
-@pytest.mark.slow
-def test_several_processes_find_what_one_finds() -> None:
-    cases = [case for case in CASES if case.family == "activation"][:2]
-    steps: list[tuple[int, int]] = []
-    alone = kernels.measure_kernels(cases, times=False)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "_CASES_EACH", 1)
-        together = kernels.measure_kernels(cases, times=False, processes=2, on_step=lambda *at: steps.append(at))
-    assert together == alone
-    assert steps == [(done, 3 * len(cases)) for done in range(1, 3 * len(cases) + 1)]
 
 
 # Every kernel is right

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +21,15 @@ from qa.renderers.cells import CHECKS, Asked, check_texts
 from qa.renderers.command import first_row, run_all, run_one
 from qa.renderers.environments import BOOKWORM, MissingError, System, make
 from qa.renderers.operations import COUNT, OPERATIONS, browser_jobs, digest, draw_all
-from qa.renderers.table import COLUMNS, RENDERERS, Renderer, Row, chosen, compare_bits, row_of, with_bits
+from qa.renderers.table import COLUMNS, RENDERERS, Cell, Renderer, Row, chosen, compare_bits, row_of, with_bits
+from qa.steps import StepError
 
 FIRST = RENDERERS[0]
 GL = {name: name for name in ("exp", "kernel silu", "kernel gelu", "model llama")}
 
 
-def cell(check: str, passed: bool = True, **more: Any) -> dict[str, Any]:
-    return {"check": check, "passed": passed, "words": "found", "bits": {}, "texts": {}, **more}
+def cell(check: str, passed: bool = True, **more: Any) -> Cell:
+    return Cell(check, passed, "found", **more)
 
 
 def finished(renderer: Renderer = FIRST, bits: dict[str, str] = GL) -> Row:
@@ -57,11 +59,6 @@ def test_rows_are_chosen_by_pattern_with_the_first_always_among_them() -> None:
     assert found == [FIRST.name, "debian-12/zink/desktop", "debian-13/zink/desktop", "firefox/llvmpipe"]
     with pytest.raises(InputError, match=r"there is no renderer 'mesa'; known: debian-12/llvmpipe/es, "):
         chosen(["mesa"])
-
-
-def test_the_command_lists_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["renderers", "--list", "--row", "nvidia/*"]) == 0
-    assert capsys.readouterr().out.split() == [FIRST.name, "nvidia/es", "nvidia/desktop"]
 
 
 # Texts
@@ -150,12 +147,9 @@ def test_a_browser_that_writes_other_tokens_without_extensions_fails() -> None:
 
 
 def test_a_report_gives_its_first_row_that_ran() -> None:
-    def plain(row: Row) -> dict[str, Any]:
-        return {name: getattr(row, name) for name in row.__dataclass_fields__}
-
-    rows = [plain(Row("a", "A", "es", problem="not tried: no reason")), plain(finished())]
+    rows = [asdict(Row("a", "A", "es", problem="not tried: no reason")), asdict(finished())]
     assert first_row(json.dumps({"rows": rows})) == finished()
-    assert row_of(plain(finished())) == finished()
+    assert row_of(asdict(finished())) == finished()
     for text in ("", "[]", "{}", '{"rows": []}', '{"rows": [{"problem": ""}]}', '{"rows": 1}'):
         with pytest.raises(InputError, match="this is not a report to compare with"):
             first_row(text)
@@ -165,7 +159,7 @@ def test_a_report_gives_its_first_row_that_ran() -> None:
 
 
 def test_another_renderer_than_the_rows_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_process", lambda *_: iter([{"renderer": "softpipe"}, cell("goldens")]))
+    monkeypatch.setattr(command, "_process", lambda *_: iter([{"renderer": "softpipe"}, asdict(cell("goldens"))]))
     row = run_one(Renderer("a/b", "A", "es", expects=("llvmpipe",)), {}, silent)
     assert (row.problem, row.cells) == ("not tried: softpipe opens instead", {})
 
@@ -228,6 +222,15 @@ def test_what_is_missing_for_an_environment_is_one_line(tmp_path: Path, monkeypa
     row = run_one(Renderer("a/b", "A", "es", BOOKWORM), {}, silent)
     assert row.problem == "not tried: apt-get is missing, which unpacks Debian 12; use Debian or Ubuntu"
     assert [*tmp_path.iterdir()] == []
+
+    def refused(*_: object) -> str:
+        raise StepError("'apt-get update …' ended with exit status 100: E: no such release")
+
+    monkeypatch.setattr(environments.shutil, "which", lambda tool: f"/usr/bin/{tool}")
+    monkeypatch.setattr(environments, "run", refused)
+    monkeypatch.setattr(environments, "_keys", lambda _: Path("keys.gpg"))
+    row = run_one(Renderer("a/b", "A", "es", BOOKWORM), {}, silent)
+    assert row.problem.startswith("not tried: 'apt-get update …' ended with exit status 100: E: no such release; it n")
 
 
 def test_the_matrix_in_the_docs_counts_every_kernel() -> None:

@@ -20,7 +20,7 @@ from glinfer.formats import load_checkpoint
 from glinfer.program.tuning import load_tuned
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import FORMS, ToolForm
-from qa.fuzz.mutate_gguf import parse_gguf
+from qa.fuzz.mutate import build_gguf, parse_gguf
 from qa.fuzz.reads import KEY, kernels_seeds
 from qa.fuzz.seeds import ggufs
 
@@ -37,11 +37,10 @@ OVERFLOWS = (
 def test_cve_2026_33298(tmp_path: Path, seed: int) -> None:
     """Edges of a tensor whose product overflows: a few bytes were made for what later took exabytes."""
     path, whole = tmp_path / "m.gguf", ggufs()[seed]
-    for edges, place in itertools.product(OVERFLOWS, range(len(parse_gguf(whole).tensors))):
+    for edges, place in itertools.product(OVERFLOWS, range(len(parse_gguf(whole)["tensors"]))):
         changed = parse_gguf(whole)
-        name, _, kind, offset = changed.tensors[place]
-        changed.tensors[place] = (name, edges, kind, offset)
-        path.write_bytes(changed.build())
+        changed["tensors"][place][1] = edges
+        path.write_bytes(build_gguf(changed))
         tracemalloc.start()
         try:
             with pytest.raises(FormatError, match=r"m\.gguf: ") as caught:
@@ -85,7 +84,8 @@ def test_cve_2026_43629(attacked: Running, tmp_path: Path, monkeypatch: pytest.M
     absurd: tuple[dict[str, Any], ...] = (
         {"milliseconds": 1e400}, {"milliseconds": -1}, {"milliseconds": 10**400}, {"version": 1 << 64},
         {"kernels": values["kernels"] | {"tiles": 1 << 62}}, {"kernels": values["kernels"] | {"part_steps": -1}},
-        {"kernels": [[1 << 63]]}, {"kernels": None},
+        {"kernels": [[1 << 63]]}, {"kernels": None}, {"default_milliseconds": float("nan")}, {"milliseconds": 1e300},
+        *({"kernels": values["kernels"] | each} for each in ({"unroll": 4096}, {"part_steps": 4096}, {"tiles": 0})),
     )  # fmt: skip
     for change in absurd:
         file.write_text(json.dumps({**values, **change}))

@@ -17,7 +17,7 @@ from glinfer.engine.fetching import found_model
 from glinfer.errors import FormatError, HubError
 from glinfer.export.convert import convert_model
 from glinfer.formats import load_checkpoint
-from qa.fuzz.mutate_gguf import GgufParts, parse_gguf
+from qa.fuzz.mutate import build_gguf, parse_gguf
 from qa.fuzz.seeds import ggufs
 
 NAME = "org/model"
@@ -47,17 +47,17 @@ def test_cve_2026_7482(tmp_path: Path, seed: int) -> None:
     """Tensors whose offset and size go beyond the file: quantizing read what lay behind it in memory, and kept it."""
     path, made = tmp_path / "m.gguf", tmp_path / "made.gguf"
     whole = parse_gguf(ggufs()[seed])
-    for place in range(len(whole.tensors)):
-        for offset in (len(whole.data), len(whole.data) & ~31, 1 << 31, 1 << 46, 1 << 62, (1 << 64) - 32):
+    size = len(whole["data"])
+    for place in range(len(whole["tensors"])):
+        for offset in (size, size & ~31, 1 << 31, 1 << 46, 1 << 62, (1 << 64) - 32):
             parts = parse_gguf(ggufs()[seed])
-            name, shape, kind, _ = parts.tensors[place]
-            parts.tensors[place] = (name, shape, kind, offset)
-            path.write_bytes(parts.build())
+            parts["tensors"][place][3] = offset
+            path.write_bytes(build_gguf(parts))
             with pytest.raises(FormatError) as caught:
                 convert_model(path, made, dtype="q8_0", with_tokenizer=False)
             assert str(caught.value).isprintable()
             assert not list(tmp_path.glob("made*")), "nothing is written, not even a part of it"
-    for cut in (len(whole.data) // 2, len(whole.data) - 1, len(whole.data)):
+    for cut in (size // 2, size - 1, size):
         path.write_bytes(ggufs()[seed][:-cut])
         refused(path, "bytes")
 
@@ -92,7 +92,7 @@ def test_cve_2025_66960(tmp_path: Path) -> None:
     for length in (0, 1, *LENGTHS):
         path.write_bytes(b"GGUF" + struct.pack("<3I", 1, 0, 1) + struct.pack("<Q", length) + b"a" * 12)
         refused(path, "version 1")
-    path.write_bytes(GgufParts(version=1).build())
+    path.write_bytes(build_gguf({**parse_gguf(ggufs()[0]), "version": 1}))
     refused(path, "version 1")
 
 

@@ -27,8 +27,8 @@ from glinfer.structured import structure as structures
 from glinfer.structured.structure import structure_of
 from glinfer.text import templates as rendering
 from glinfer.text.templates import find_template
-from qa.fuzz.mutate_gguf import parse_gguf
-from qa.fuzz.seeds import gguf_entry, gguf_vocabularies
+from qa.fuzz.mutate import build_gguf, parse_gguf
+from qa.fuzz.seeds import gguf_vocabularies
 
 pytestmark = pytest.mark.gl
 
@@ -41,9 +41,8 @@ def test_cve_2024_34359(tmp_path: Path) -> None:
     marker, path = tmp_path / "pwned", tmp_path / "m.gguf"
     for place, source in enumerate(ways_to_run(marker)):
         parts = parse_gguf(gguf_vocabularies()[0])
-        parts.entries = [each for each in parts.entries if each.key != b"tokenizer.chat_template"]
-        parts.entries.append(gguf_entry("tokenizer.chat_template", source))
-        path.write_bytes(parts.build())
+        next(each for each in parts["entries"] if each[0] == "tokenizer.chat_template")[2] = source
+        path.write_bytes(build_gguf(parts))
         template = find_template(path)
         assert template is not None
         assert template.source == source

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from goldens.gguf_file import write_gguf_file
 from safetensors.numpy import save_file
 
 from glinfer.config import ModelConfig
 from glinfer.formats.tensors import stored_tensors
+from tests.goldens.gguf_file import write_gguf_file
 
 Array = np.ndarray[Any, Any]
 EXPERTS = ("router", "shared_router", "shared_gate", "shared_up", "shared_down", "dense_gate", "dense_up", "dense_down")

@@ -175,6 +175,11 @@ def test_heads_that_do_not_divide_the_width_are_kept() -> None:
     assert ModelConfig.from_json(config.to_json()) == config
 
 
+def test_the_width_beside_experts_that_a_family_needs_is_kept() -> None:
+    config = ModelConfig(70, 40, 4, 2, 64, model_type="gemma4_moe", shared_intermediate_size=90)
+    assert ModelConfig.from_json(config.to_json()) == config
+
+
 @settings(max_examples=25)
 @given(configs())
 def test_json_and_back(config: ModelConfig) -> None:

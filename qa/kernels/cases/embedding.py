@@ -15,9 +15,6 @@ from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from qa.kernels.cases.case import FLOATS, Check, Found, KernelCase, integers, normal, result, timed
 
-_HALVES = {"Q2_K": (80, 84), "Q3_K": (108, 110), "Q6_K": (208, 210), "Q4_1": (0, 4), "Q5_1": (0, 4)}
-_HALVES |= {"Q4_K": (0, 4), "Q5_K": (0, 4), "Q4_0": (0, 2), "Q5_0": (0, 2), "Q8_0": (0, 2)}
-_HALVES |= {"TQ1_0": (52, 54), "TQ2_0": (64, 66)}
 _LARGEST_SCALE = 0.01
 
 
@@ -58,8 +55,9 @@ def random_blocks(
         words = np.ascontiguousarray(by_block[:, 48:]).view("<u2") & 0xFFF
         by_block[:, 48:] = (words | ((bits & 15) << 12)).astype("<u2").view(np.uint8)
         return blocks
-    first, end = _HALVES.get(name, (0, 2))
-    by_block[:, first:end] = drawn(len(by_block) * (end - first) // 2, "<f2").view(np.uint8).reshape(len(by_block), -1)
+    start, count = form.scales
+    halves = drawn(len(by_block) * count, "<f2").view(np.uint8)
+    by_block[:, start : start + 2 * count] = halves.reshape(len(by_block), -1)
     return blocks
 
 
