@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from template_models import CHATML
+import tokenizers
+from template_models import CHATML, byte_library
 
 MARKS = ("<think>", "</think>")
 _OPENED = "<|im_start|>assistant\\n"
@@ -24,3 +25,10 @@ REPLIES = [
     ("is not to think", "<think>A</think>B", "A", "B"),
 ]
 """By the name of a template: a reply, its thoughts and its answer."""
+
+
+def library_of(*marks: str, special: bool = False) -> tokenizers.Tokenizer:
+    """A tokenizer of bytes with these marks; text may spell those that are not special."""
+    library = byte_library()
+    library.add_tokens([tokenizers.AddedToken(mark, normalized=False, special=special) for mark in marks])
+    return library

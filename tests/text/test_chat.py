@@ -14,8 +14,8 @@ import tokenizers
 from each_case import each_case
 from goldens import recorded
 from goldens.given import CHATML, MESSAGES, words
-from template_models import HARMONY_TOKENS, byte_library
-from thinking import MARKS, REPLIES, TEMPLATES
+from template_models import HARMONY_TOKENS
+from thinking import MARKS, REPLIES, TEMPLATES, library_of
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
@@ -454,9 +454,7 @@ def test_thoughts_may_be_a_channel_within_a_message(tmp_path: Path, reply: str, 
 
 
 def thinker(folder: Path, source: str, *, special: bool = False) -> TemplateChat:
-    library = byte_library()
-    library.add_tokens([tokenizers.AddedToken(mark, normalized=False, special=special) for mark in MARKS])
-    return TemplateChat(jinja(source), put(folder, library))
+    return TemplateChat(jinja(source), put(folder, library_of(*MARKS, special=special)))
 
 
 @each_case("special", [False, True])
@@ -494,9 +492,7 @@ def test_a_structured_reply_to_a_prompt_in_thoughts_begins_after_them(tmp_path: 
 def test_marks_count_if_the_template_names_them_and_the_vocabulary_has_both(
     tmp_path: Path, source: str, added: tuple[str, ...]
 ) -> None:
-    library = byte_library()
-    library.add_tokens([tokenizers.AddedToken(mark, normalized=False) for mark in added])
-    chat = TemplateChat(jinja(source), put(tmp_path, library))
+    chat = TemplateChat(jinja(source), put(tmp_path, library_of(*added)))
     assert chat.marks is None
     assert parts_of(chat, "<think>Hm</think>Yes") == ("", "<think>Hm</think>Yes")
 

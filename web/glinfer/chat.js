@@ -12,7 +12,7 @@
  * @property {number|null} think the token that begins the model's thoughts.
  * @property {number|null} answer the token between the model's thoughts and its answer.
  * @property {number[]|null} marks the tokens around thoughts at the beginning of a reply, which text may spell too.
- * @property {(id: number) => boolean} isSpace whether a token is white space alone; only with marks.
+ * @property {(id: number) => boolean} [isSpace] whether a token is white space alone; only with marks.
  * @property {boolean} takesSystem whether a conversation may begin with a system prompt.
  * @property {(message: string) => number[]} encodeMessage ids of one message.
  * @property {(turns: Turn[], newest: Turn, system: string) => number[]} prompt everything up to where the model writes.
