@@ -35,7 +35,12 @@ _NO_TOOLS = "this model's chat form has no place for tools; leave them out"
 _NO_KWARGS = "this model's chat form has no template; leave its arguments out"
 _NOT_LAST = "the last message is not a text of the assistant's; to continue a message, put the assistant's last"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking", "reasoning_content"})
-_THINK_MARKS = (("<think>", "</think>"), ("<seed:think>", "</seed:think>"), ("[THINK]", "[/THINK]"))
+_THINK_MARKS = (
+    ("<think>", "</think>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("<|START_THINKING|>", "<|END_THINKING|>"),
+)
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
 _CHANNEL_ENDS = ("<|channel>", "<channel|>")
 _CALL_TOKENS = ("<|tool_call>", "<tool_call|>", '<|"|>')
@@ -530,7 +535,7 @@ class ReplySplitter:
 
     def _between(self, marks: tuple[int, int], token: int) -> list[tuple[ReplyKind, int]]:
         """Add a token of a reply whose thoughts stand between marks."""
-        if token == marks[0] and self._begins or token == marks[1] and self._kind == "thinking":
+        if (token == marks[0] and self._begins) or (token == marks[1] and self._kind == "thinking"):
             self._kind = "thinking" if token == marks[0] else "answer"
             self._begins = self._marked = True
             return []

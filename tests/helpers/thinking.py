@@ -20,6 +20,7 @@ REPLIES = [
     ("may think", "<think>\n\n</think>\n\nYes.<think>", "", "Yes.<think>"),
     ("thinks", "Hm.\n</think>\n\nYes.", "Hm.", "Yes."),
     ("thinks", "<think>A <think> é</think></think>", "A <think> é", "</think>"),
+    ("thinks", "\nHm.</think> Yes.", "Hm.", "Yes."),
     ("thinks", " \n", "", ""),
     ("is not to think", "Yes.</think>", "", "Yes.</think>"),
     ("is not to think", "<think>A</think>B", "A", "B"),

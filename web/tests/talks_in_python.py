@@ -1,6 +1,8 @@
 """Conversations longer than the context, and what Python's ``chat_session`` makes of them, as JSON.
 
-``thoughts`` has replies of models that think. ``python web/tests/talks_in_python.py`` prints what talks.test.js compares: the tokenizer and the chat form as
+``thoughts`` has replies of models that think.
+
+``python web/tests/talks_in_python.py`` prints what talks.test.js compares: the tokenizer and the chat form as
 ``plan.json`` has them, and for each context what was said, with the ids of the prompt and of the reply, and its text.
 The model is a rule that says the next token, which the test has too.
 """

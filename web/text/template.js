@@ -16,7 +16,12 @@ import { strip } from "./spaces.js";
 
 const FIRST_MARK = 0xf0000; // of Unicode's private use: no vocabulary has a meaning for them
 const LAST_MARK = 0xffffd;
-const THINK_MARKS = [["<think>", "</think>"], ["<seed:think>", "</seed:think>"], ["[THINK]", "[/THINK]"]]; // as in glinfer/text/chat.py
+const THINK_MARKS = [ // as in glinfer/text/chat.py
+  ["<think>", "</think>"],
+  ["<seed:think>", "</seed:think>"],
+  ["[THINK]", "[/THINK]"],
+  ["<|START_THINKING|>", "<|END_THINKING|>"],
+];
 
 /** A model's form, as `chat` of plan.json has it; see `ChatForm` in ../glinfer/chat.js. */
 export class TemplateForm {
