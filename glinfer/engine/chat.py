@@ -63,7 +63,7 @@ class TalkOptions(ChatOptions, total=False):
 
 
 class ChatReply(GeneratedText):
-    """The answer of a model; ``thinking`` has the thoughts before it, which are empty unless requested."""
+    """The answer of a model; ``thinking`` has the thoughts before it."""
 
     thinking: str
 
@@ -227,7 +227,8 @@ class ChatSession:
         given: dict[str, Any] = dict(options)
         whole = wants_whole(given.pop("incomplete", ERROR))
         think = self.think and not continued
-        if think and structure_of(given) is not None:
+        structured = structure_of(given) is not None
+        if think and structured:
             raise InputError("found think and a structure, which thoughts do not match; leave out one of them")
         stop, then = given.pop("stop", ()), given.pop("on_end", None)
         TextAssembler(stop)  # checks ``stop`` before anything changes
@@ -235,10 +236,11 @@ class ChatSession:
         context = self._model.config.max_position_embeddings
         reserve = min(max_tokens, max(1, context // 2)) if drop else 1
         form = self._conversation.template
+        how: dict[str, Any] = {"think": think, "reserve": reserve, "drop": drop, "structured": structured}
         if message is None:
-            prompt = self._conversation.prompt_again(think=think, reserve=reserve, drop=drop, continued=continued)
+            prompt = self._conversation.prompt_again(continued=continued, **how)
         else:
-            prompt = self._conversation.prompt(message, think=think, reserve=reserve, drop=drop)
+            prompt = self._conversation.prompt(message, **how)
         room = context - len(prompt.ids)
         newest = self._newest = object()
 
@@ -259,7 +261,7 @@ class ChatSession:
         return ChatStream(
             tokens,
             self._model.require_tokenizer(),
-            ReplySplitter(form, think=think),
+            ReplySplitter(form, think=prompt.think),
             stop=stop,
             clipped=room < max_tokens,
             dropped_turns=prompt.dropped_turns,

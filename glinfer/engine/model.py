@@ -521,14 +521,15 @@ class Model(Inspected, Embeds, Chatting):
         prompt, form = request.prompt, request.form
         if isinstance(prompt, str):
             prompt = self.require_tokenizer().encode(prompt)
+        ids = check_ids(prompt, config)
         reply, default_stops = None, () if structure is None else self.stop_ids
         if request.has_text:
-            splitter = None if form is None else ReplySplitter(form, calls=request.calls)
+            think = form is not None and form.begins_thoughts(ids)
+            splitter = None if form is None else ReplySplitter(form, think=think, calls=request.calls)
             reply = ReplyAssembler(self.require_tokenizer(), stop, splitter)
             default_stops = self.stop_ids if form is None else form.stop_ids
         elif stop:
             raise InputError("stop strings need a text prompt; use stop_ids with a prompt of ids")
-        ids = check_ids(prompt, config)
         ends = frozenset(default_stops if stop_ids is None else check_tokens("stop_ids", stop_ids, config))
         return Running(
             request,

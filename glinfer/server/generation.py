@@ -211,7 +211,10 @@ async def chat_requests(
         used = tool_use(served, body.tools or (), body.tool_choice, body.parallel_tool_calls is not False)
         form, definitions, grammar = used or (None, None, "")
         own = {"tools": {"grammar": grammar}} if used else {}
-        return form, {**structures, **own}, served.chat_ids(messages(), definitions, how)
+        ids, chat = served.chat_ids(messages(), definitions, how), served.chat_form()
+        # A call may come after thoughts, unless it is required or the grammar has no token for their end.
+        free = body.tool_choice in (None, "auto") and chat.control_ids.isdisjoint(chat.marks or ())
+        return form, {**structures, **own}, chat.without_thoughts(ids) if structures or (used and not free) else ids
 
     form, asked_for, ids = await asked.off_loop(read, param, slow=True)
     structure, room = await structured_options(asked, asked_for), served.room(ids)

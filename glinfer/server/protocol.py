@@ -281,6 +281,8 @@ class ChatMessage(Strict):
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
         if self.tool_calls:
             found["tool_calls"] = [each.for_template(place) for each in self.tool_calls]
+            if self.reasoning_content:
+                found["reasoning_content"] = self.reasoning_content
             if self.reasoning_content and not content:
                 found["thinking"] = self.reasoning_content
         if self.role == "tool":

@@ -13,10 +13,11 @@ from glinfer.text.templates import Message
 
 @dataclass(frozen=True)
 class ChatPrompt:
-    """The token ids of a prompt, and the number of oldest turns that were dropped to make it fit."""
+    """The token ids of a prompt, the number of oldest turns dropped to make it fit, and whether it begins thoughts."""
 
     ids: tuple[int, ...]
     dropped_turns: int
+    think: bool = False
 
 
 class Conversation:
@@ -49,22 +50,30 @@ class Conversation:
         """Replace all turns by pairs of a user's message and its reply."""
         self._turns, self._open = [given_turn(self.template, *each) for each in exchanges], None
 
-    def prompt(self, message: str, *, think: bool = False, reserve: int, drop: bool = True) -> ChatPrompt:
+    def prompt(
+        self, message: str, *, think: bool = False, reserve: int, drop: bool = True, structured: bool = False
+    ) -> ChatPrompt:
         """The ids to run for ``message``: past turns, the message, and the token that opens the reply.
 
         The oldest whole turns are left out until the ids and ``reserve`` tokens for the reply fit the context.
         Turns are forgotten only by :meth:`add_reply`; until then, another prompt replaces this one. Without
-        ``drop``, turns that do not fit are an error.
+        ``drop``, turns that do not fit are an error. ``structured`` leaves no thoughts open.
 
         Raises:
             InputError: the message is empty, or the ids do not fit; the vocabulary has no thinking token; a
                 Jinja template refuses the conversation.
         """
         newest = Turn(self.template.encode_message(message), (), message)
-        return self._prompt(self._turns, newest, think=think, reserve=reserve, drop=drop)
+        return self._prompt(self._turns, newest, think=think, reserve=reserve, drop=drop, structured=structured)
 
     def prompt_again(
-        self, *, think: bool = False, reserve: int, drop: bool = True, continued: bool = False
+        self,
+        *,
+        think: bool = False,
+        reserve: int,
+        drop: bool = True,
+        continued: bool = False,
+        structured: bool = False,
     ) -> ChatPrompt:
         """The ids to run for another reply to the newest message; :meth:`add_reply` then replaces the first reply.
 
@@ -74,15 +83,19 @@ class Conversation:
             raise InputError("there is no reply yet; send a message first")
         *past, last = self._turns
         newest = last if continued else dataclasses.replace(last, reply_ids=(), reply=None)
-        return self._prompt(past, newest, think=think, reserve=reserve, drop=drop)
+        return self._prompt(past, newest, think=think, reserve=reserve, drop=drop, structured=structured)
 
-    def _prompt(self, past: Sequence[Turn], newest: Turn, *, think: bool, reserve: int, drop: bool) -> ChatPrompt:
+    def _prompt(
+        self, past: Sequence[Turn], newest: Turn, *, think: bool, reserve: int, drop: bool, structured: bool
+    ) -> ChatPrompt:
         room = self._context - reserve
         for dropped in range(len(past) + 1 if drop else 1):
             ids = self.template.prompt(past[dropped:], newest, think=think)
+            ids = tuple(self.template.without_thoughts(ids)) if structured else ids
             if len(ids) <= room:
+                think = think or self.template.begins_thoughts(ids)
                 self._open = newest, think, past[dropped:]
-                return ChatPrompt(ids, dropped)
+                return ChatPrompt(ids, dropped, think)
         what, mend = ("message takes", "shorten the message or reserve less")
         if not drop and past:
             what, mend = ("messages take", "leave the oldest ones out")

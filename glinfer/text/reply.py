@@ -24,7 +24,7 @@ class ChatPart(NamedTuple):
 class ReplyAssembler:
     """Collects generated tokens and hands out text as soon as it is certain; see :class:`TextAssembler`.
 
-    Stop strings end the answer; thoughts and calls may contain them.
+    Stop strings end the answer; thoughts and calls may contain them. White space at the end of thoughts is left out.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class ReplyAssembler:
         """Start with no text; without ``splitter`` every token belongs to the answer."""
         self._tokenizer, self._stop, self._splitter = tokenizer, stop, splitter
         self._kind: ReplyKind = "answer"
+        self._space = ""  # white space that may end the thoughts
         self._assembler = TextAssembler(stop)
 
     @property
@@ -69,8 +70,13 @@ class ReplyAssembler:
     def _begin(self, kind: ReplyKind) -> list[ChatPart]:
         """Begin text of another kind, and return the held rest of the last one."""
         parts = self._part(self._assembler.finish())
+        self._space = ""
         self._kind, self._assembler = kind, TextAssembler(self._stop if kind == "answer" else ())
         return parts
 
     def _part(self, text: str) -> list[ChatPart]:
+        if self._kind == "thinking":
+            whole = self._space + text
+            text = whole.rstrip()
+            self._space = whole[len(text) :]
         return [ChatPart(self._kind, text)] if text else []

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from scripted_models import BYTES, saying, scripted
 from template_models import CHATML, write_other
+from thinking import MARKS, TEMPLATES
 from worker_here import answered_here
 
 import glinfer
@@ -111,6 +112,26 @@ def test_thoughts_come_apart_from_the_answer(tmp_path: Path) -> None:
         parts = list(iter(stream.next_part, None))
         assert parts == [ChatPart("thinking", letter) for letter in "hm"] + [ChatPart("answer", x) for x in "yes"]
         assert model.chat("hi", think=True, stop="h") == "yes", "stop strings end answers, and no thoughts"
+
+
+def test_thoughts_of_a_template_come_apart_too(tmp_path: Path) -> None:
+    _, words = write_other(tmp_path, {}, added=MARKS)
+    start = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n<think>\n"
+    script = {len(words.encode(start)) - 1: "Hm.\n</think>\n\nYes."}
+    path, _ = write_other(tmp_path, script, TEMPLATES["thinks"], added=MARKS)
+    with glinfer.load(path) as model:
+        reply = model.chat("hi", temperature=0)
+        assert (reply, reply.thinking, reply.tokens) == ("Yes.", "Hm.", 12)
+        with pytest.raises(InputError, match="chat template decides whether it thinks"):
+            model.chat("hi", think=True)
+        session = model.chat_session()
+        stream = session.stream("hi", temperature=0)
+        parts = list(iter(stream.next_part, None))
+        assert "".join(part.text for part in parts if part.kind == "thinking") == "Hm."
+        assert session.messages[-1]["content"] == "Yes."
+        pytest.importorskip("llguidance", reason="llguidance is not installed")
+        reply = model.chat("hi", choices=["ab", "cd"])
+        assert (reply in ("ab", "cd"), reply.thinking) == (True, "")
 
 
 REFUSED: list[tuple[Any, str]] = [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from running_server import Running, refused, running
 from template_models import write_other
+from thinking import MARKS
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -265,6 +266,49 @@ def test_calls_between_control_tokens(between: Running) -> None:
     assert [call.function.name for call in choice.message.tool_calls] == ["now"]
     output = {item.type: item for item in responded(between).output}
     assert json.loads(output["function_call"].arguments) in ({"city": 'R"o'}, {})
+
+
+@pytest.fixture(scope="module")
+def thinker(tmp_path_factory: pytest.TempPathFactory, no_processes: None) -> Iterator[Running]:
+    """``caller``, whose prompts end with ``<think>``, thinks and does as in SAID."""
+    folder = tmp_path_factory.mktemp("thinker")
+    past = "{{ '<think>\\n' + m.reasoning_content + '\\n</think>' if m.reasoning_content else '' }}{% for c in"
+    template = HERMES.replace("a\\n' }}", "a\\n<think>\\n' }}").replace("{% for c in", past)
+    _, words = write_other(folder, {}, added=MARKS)
+    script = {len(words.encode(PROMPT + "<think>\n")) - 1: f"Hm.\n</think>\n\n{SAID}"}
+    path, _ = write_other(folder, script, template, added=MARKS)
+    with running(("caller", path), slots=2) as server:
+        yield server
+
+
+def test_thoughts_between_marks(thinker: Running) -> None:
+    (choice,) = asked(thinker, logprobs=True).choices
+    assert (choice.message.content, choice.message.reasoning_content) == ("Wait.", "Hm.")
+    assert (choice.finish_reason, choice.message.tool_calls[0].function.name) == ("tool_calls", "look")
+    assert "".join(each.token for each in choice.logprobs.content).startswith("Hm.\n</think>\n\nWait.")
+    pieces = asked(thinker, stream=True)
+    assert streamed(pieces) == ("Wait.", ["look"], {"city": 'R"o'})
+    assert "".join(getattr(piece.choices[0].delta, "reasoning_content", None) or "" for piece in pieces) == "Hm."
+    assert [item.type for item in responded(thinker).output] == ["message", "function_call"]
+    (choice,) = asked(thinker, max_tokens=2).choices
+    assert (choice.message.content, choice.message.reasoning_content, choice.finish_reason) == ("", "Hm", "length")
+
+
+def test_structures_and_required_calls_leave_thoughts_out(thinker: Running) -> None:
+    named = {"type": "function", "function": {"name": "now"}}
+    (choice,) = asked(thinker, tool_choice=named, max_tokens=120).choices
+    assert [call.function.name for call in choice.message.tool_calls] == ["now"]
+    (answer,) = asked(thinker, tools=[], extra_body={"guided_regex": "ab|cd"}).choices
+    assert answer.message.content in ("ab", "cd")
+    assert not {"reasoning_content"} & {*choice.message.model_fields_set, *answer.message.model_fields_set}
+
+
+def test_thoughts_between_marks_that_led_to_a_call_go_back(thinker: Running) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "now", "arguments": ""}}
+    said = {"role": "assistant", "content": "Wait.", "reasoning_content": "Hm."}
+    body = {"model": "caller", "messages": [USER, {**said, "tool_calls": [call]}, {**said, "role": "assistant"}, USER]}
+    found = thinker.post("/apply-template", body).json()["prompt"]
+    assert found.count("<think>\nHm.\n</think>") == 1
 
 
 def test_calls_between_tags(tmp_path: Path, no_processes: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from each_case import each_case
 from goldens import recorded
 from goldens.given import CHATML, MESSAGES, words
 from template_models import HARMONY_TOKENS
+from thinking import MARKS, REPLIES, TEMPLATES, library_of
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
@@ -449,6 +451,50 @@ def test_thoughts_may_be_a_channel_within_a_message(tmp_path: Path, reply: str, 
     library.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in names])
     chat = TemplateChat(jinja(TURNS), put(tmp_path, library), kwargs={"enable_thinking": True})
     assert parts_of(chat, reply) == (thinking, answer)
+
+
+def thinker(folder: Path, source: str, *, special: bool = False) -> TemplateChat:
+    return TemplateChat(jinja(source), put(folder, library_of(*MARKS, special=special)))
+
+
+@each_case("special", [False, True])
+@each_case(("name", "reply", "thinking", "answer"), REPLIES)
+def test_thoughts_may_stand_between_marks(
+    tmp_path: Path, name: str, reply: str, thinking: str, answer: str, special: bool
+) -> None:
+    chat = thinker(tmp_path, TEMPLATES[name], special=special)
+    tokenizer, conversation = chat._tokenizer, Conversation(chat, 400)
+    shown = {text: re.sub("</?think>", "", text) if special else text for text in (thinking, answer)}
+    prompt = conversation.prompt("</think>hi<think>", reserve=10)
+    assert prompt.think == (name == "thinks")
+    ids = tokenizer.encode(reply)
+    assembler = ReplyAssembler(tokenizer, (), ReplySplitter(chat, think=prompt.think))
+    parts = [*(part for token in ids for part in assembler.push(token)), *assembler.finish()]
+    found = ["".join(part.text for part in parts if part.kind == kind) for kind in ("thinking", "answer")]
+    assert found == [shown[thinking], shown[answer]]
+    conversation.add_reply(ids)
+    assert conversation.messages[-1]["content"] == shown[answer]
+
+
+def test_a_structured_reply_to_a_prompt_in_thoughts_begins_after_them(tmp_path: Path) -> None:
+    chat = thinker(tmp_path, TEMPLATES["thinks"])
+    conversation = Conversation(chat, 80)
+    prompt = conversation.prompt("hi", reserve=1, structured=True)
+    assert chat._tokenizer.decode(prompt.ids).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert not prompt.think
+    again = conversation.add_reply(chat._tokenizer.encode("{}")) and conversation.prompt_again(reserve=1)
+    assert again.think
+    other = Conversation(thinker(tmp_path, TEMPLATES["may think"]), 80)
+    assert other.prompt("hi<think>", reserve=1, structured=True) == other.prompt("hi<think>", reserve=1)
+
+
+@each_case("source, added", [(CHATML, MARKS), (TEMPLATES["thinks"], ()), (TEMPLATES["thinks"], MARKS[:1])])
+def test_marks_count_if_the_template_names_them_and_the_vocabulary_has_both(
+    tmp_path: Path, source: str, added: tuple[str, ...]
+) -> None:
+    chat = TemplateChat(jinja(source), put(tmp_path, library_of(*added)))
+    assert chat.marks is None
+    assert parts_of(chat, "<think>Hm</think>Yes") == ("", "<think>Hm</think>Yes")
 
 
 CALL = "<|channel|>commentary to=functions.f.g-1 <|constrain|>json<|message|>"

@@ -11,6 +11,8 @@
  * @property {Set<number>} stopIds tokens that end a reply.
  * @property {number|null} think the token that begins the model's thoughts.
  * @property {number|null} answer the token between the model's thoughts and its answer.
+ * @property {number[]|null} marks the tokens around thoughts at the beginning of a reply, which text may spell too.
+ * @property {(id: number) => boolean} [isSpace] whether a token is white space alone; only with marks.
  * @property {boolean} takesSystem whether a conversation may begin with a system prompt.
  * @property {(message: string) => number[]} encodeMessage ids of one message.
  * @property {(turns: Turn[], newest: Turn, system: string) => number[]} prompt everything up to where the model writes.
@@ -36,6 +38,7 @@ export function checkMessage(message) {
 /** Gab's form: `<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>`; see `ChatForm`. */
 export class GabForm {
   takesSystem = false;
+  marks = null;
 
   /**
    * @param {Tokenizer} tokenizer
@@ -108,7 +111,8 @@ export class Conversation {
       const past = this.turns.slice(dropped);
       ids = form.prompt(past, newest, system);
       if (ids.length <= room) {
-        this.open = { newest, past };
+        const last = form.marks && ids.findLast((id) => !form.isSpace(id));
+        this.open = { newest, past, think: last !== null && last === form.marks?.[0] };
         return ids;
       }
     }
@@ -151,17 +155,29 @@ export class Conversation {
 
   /**
    * Classifies the tokens of a reply, one by one: "answer", "thinking", "control" (not to be shown) or
-   * "end".
+   * "end". Of a form's marks the first begins thoughts only where a reply or its answer begins; white space after either
+   * is not shown.
    * @returns {(id: number) => string}
    */
   splitter() {
     const { form } = this;
-    let kind = "answer";
+    let marked = this.open?.think ?? false;
+    let kind = marked ? "thinking" : "answer";
+    let begins = true; // thoughts or an answer have no text yet
     let done = false;
     return (id) => {
       done ||= this.stopIds.has(id);
       if (done) return "end";
-      if (id === form?.think) kind = "thinking";
+      if (form?.marks) {
+        const [opening, closing] = form.marks;
+        if ((id === opening && begins) || (id === closing && kind === "thinking")) {
+          kind = id === opening ? "thinking" : "answer";
+          begins = marked = true;
+          return "control";
+        }
+        begins &&= form.isSpace(id);
+        if (begins && marked) return "control";
+      } else if (id === form?.think) kind = "thinking";
       else if (id === form?.answer) kind = "answer";
       return this.tokenizer.controlIds.has(id) ? "control" : kind;
     };

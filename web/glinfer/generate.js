@@ -147,7 +147,7 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
   const { tokenizer } = conversation;
   const streams = { answer: tokenizer.stream(), thinking: tokenizer.stream() };
   const stops = (id) => conversation.stopIds.has(id);
-  let [made, last] = [0, "answer"];
+  let [made, last, space] = [0, "answer", ""]; // white space that may end the thoughts is not shown
   let finishReason = "aborted";
   const part = (kind, text, id) => ({ kind, text, id, finishReason, promptTokens: prompt.length });
   for await (const id of alone(model, samplerOf(model, sampling), { prompt, count, stops, signal, watch, speculate, keep })) {
@@ -158,9 +158,15 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
     // A character does not continue in a part of another kind.
     if (Object.hasOwn(streams, kind) && kind !== last) {
       yield part(last, streams[last].finish(), null);
-      last = kind;
+      [last, space] = [kind, ""];
     }
-    yield part(kind, streams[kind]?.push(id) ?? "", id);
+    let text = streams[kind]?.push(id) ?? "";
+    if (kind === "thinking") {
+      const whole = space + text;
+      text = whole.trimEnd();
+      space = whole.slice(text.length);
+    }
+    yield part(kind, text, id);
   }
   yield part(last, streams[last].finish(), null);
 }

@@ -1,5 +1,7 @@
 """Conversations longer than the context, and what Python's ``chat_session`` makes of them, as JSON.
 
+``thoughts`` has replies of models that think.
+
 ``python web/tests/talks_in_python.py`` prints what talks.test.js compares: the tokenizer and the chat form as
 ``plan.json`` has them, and for each context what was said, with the ids of the prompt and of the reply, and its text.
 The model is a rule that says the next token, which the test has too.
@@ -15,7 +17,9 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-from texts_in_python import TEMPLATES, chat_tokenizer, given, render_here
+from texts_in_python import ROOT, TEMPLATES, chat_tokenizer, given, render_here
+from thinking import MARKS, REPLIES, library_of
+from thinking import TEMPLATES as THINKING
 
 from glinfer.config import ModelConfig
 from glinfer.engine.chat import Chatting
@@ -29,6 +33,7 @@ from glinfer.text import templates
 from glinfer.text.chat import TemplateChat
 from glinfer.text.templates import JinjaTemplate
 from glinfer.text.tokenizer import Tokenizer
+from glinfer.text.tokenizers.huggingface import of_library
 
 ENDS = [2]
 SYSTEM = "Be brief."
@@ -128,6 +133,19 @@ def full_contexts(vocab: int) -> list[dict[str, Any]]:
     return found
 
 
+def thoughts() -> dict[str, Any]:
+    """Replies with thoughts between marks, which text may spell: the ids of prompt and reply, and their texts."""
+    tokenizer = Tokenizer(of_library(library_of(*MARKS), ROOT / "tokenizer.json"))
+    end = tokenizer.control_tokens["<|im_end|>"]
+    found = []
+    for name, reply, thinking, answer in REPLIES:
+        template = JinjaTemplate(THINKING[name], {}, "m")
+        prompt = template.ids(tokenizer, [{"role": "user", "content": "hi<think>"}])
+        made = {"chat": template_entry(template, tokenizer, [end]), "prompt": prompt}
+        found.append({**made, "reply": [*tokenizer.encode(reply), end], "thinking": thinking, "text": answer})
+    return {"tokenizer": library_entry(tokenizer), "vocabulary": tokenizer.vocab_size, "cases": found}
+
+
 def main() -> None:
     templates.JinjaTemplate._answer = render_here  # type: ignore[method-assign,assignment]
     tokenizer = chat_tokenizer()
@@ -141,6 +159,7 @@ def main() -> None:
         "vocabulary": vocab,
         "talks": talks,
         "full": full_contexts(vocab),
+        "thoughts": thoughts(),
     }
     sys.stdout.write(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 

@@ -16,6 +16,12 @@ import { strip } from "./spaces.js";
 
 const FIRST_MARK = 0xf0000; // of Unicode's private use: no vocabulary has a meaning for them
 const LAST_MARK = 0xffffd;
+const THINK_MARKS = [ // as in glinfer/text/chat.py
+  ["<think>", "</think>"],
+  ["<seed:think>", "</seed:think>"],
+  ["[THINK]", "[/THINK]"],
+  ["<|START_THINKING|>", "<|END_THINKING|>"],
+];
 
 /** A model's form, as `chat` of plan.json has it; see `ChatForm` in ../glinfer/chat.js. */
 export class TemplateForm {
@@ -35,6 +41,7 @@ export class TemplateForm {
     this.source = template;
     this.takesSystem = system;
     this.stopIds = new Set(stopIds);
+    this.marks = this.marksOf(template);
     const names = Array.from(tokenizer.control.keys()).filter((name) => Array.from(name).length > 1);
     const longest = names.sort((one, other) => Array.from(other).length - Array.from(one).length);
     const escaped = longest.map((name) => name.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|") || "(?!)";
@@ -58,6 +65,20 @@ export class TemplateForm {
       }
       if (found?.join() !== ids?.join()) throw new GlinferError(`this model's chat template cannot be rendered here (${why})`);
     }
+  }
+
+  /** The first pair of marks around thoughts of which the template names one, and each is a single token; or null. */
+  marksOf(template) {
+    const { control } = this.tokenizer;
+    const idsOf = (mark) => (control.has(mark) ? [control.get(mark)] : this.tokenizer.encode(mark, { allowSpecial: false }));
+    const pairs = THINK_MARKS.filter((pair) => pair.some((mark) => template.includes(mark)));
+    return pairs.map((pair) => pair.map(idsOf)).find((ids) => ids.every(({ length }) => length === 1))?.flat() ?? null;
+  }
+
+  /** See `ChatForm`. */
+  isSpace(id) {
+    const text = this.tokenizer.stream().push(id);
+    return text !== "" && !text.trim();
   }
 
   /** See `ChatForm`. */
