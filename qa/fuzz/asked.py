@@ -349,7 +349,11 @@ class _Form:
     answer: int | None = ord("$")
     channels: Channels | None = None
     call_tokens: CallTokens | None = None
+    marks: tuple[int, int] | None = None
     control_ids: frozenset[int] = frozenset({0, ord("^"), ord("$")})
+
+    def is_space(self, token: int) -> bool:
+        return _decoded([token]).isspace()
 
 
 def _decoded(ids: Iterable[int]) -> str:
@@ -393,7 +397,7 @@ def reply(path: Path) -> None:
             assert sum(len(part.text) + len(part.name) + len(part.arguments) for part in parts_of) <= len(text)
     converted = GemmaArguments()
     assert "".join(map(converted.push, _cut(text, step))) == GemmaArguments().push(text), text
-    for chat in (_Form(), _Form(channels=_HARMONY), _Form(call_tokens=_CALLS)):
+    for chat in (_Form(), _Form(channels=_HARMONY), _Form(call_tokens=_CALLS), _Form(marks=(ord("^"), ord("$")))):
         splitter: Any = ReplySplitter(chat, calls=True)  # type: ignore[arg-type]
         assembler = ReplyAssembler(_words(), ["STOP"], splitter)
         said = "".join(part.text for token in data for part in assembler.push(token))
