@@ -351,8 +351,8 @@ class ModelConfig:
         return found
 
     def _check_taps(self, name: str) -> None:
-        if not 1 <= getattr(self, name) <= LONGEST_CONVOLUTION:
-            raise self._error(name, f"a whole number from 1 to {LONGEST_CONVOLUTION}")
+        if not 2 <= getattr(self, name) <= LONGEST_CONVOLUTION:
+            raise self._error(name, f"a whole number from 2 to {LONGEST_CONVOLUTION}")
 
     def _check_delta_rule(self, family: Family | None) -> None:
         kind = BOTH if BOTH in self.layer_types else DELTA

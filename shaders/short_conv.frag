@@ -22,7 +22,6 @@ vec4 tap(int k) {
     return FETCH(taps, ivec2(k / TAPS_STACK * TAPS_TEXELS + texel, k % TAPS_STACK), ivec2(TAPS_WIDTH, TAPS_HEIGHT));
 }
 
-#ifdef INPUTS_WIDTH
 uniform sampler2D inputs;
 
 // u of the token at a position of the sequence whose slots in the table begin at `base`.
@@ -31,7 +30,6 @@ vec4 kept(int position, int base) {
     ivec2 from = block_origin(slot, out_block, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS);
     return FETCH(inputs, from + lane_offset(out_lane), ivec2(INPUTS_WIDTH, INPUTS_HEIGHT));
 }
-#endif
 
 // The texel of one of the three parts of the rows of a slot.
 ivec2 part_of(int slot, int part) {
@@ -64,7 +62,6 @@ vec4 made(int back) {
 // From the oldest token on, as a row alone adds them.
 void add_all() {
     EACH_ROW(START)
-#if LENGTH > 1
     uvec4 info = ROW_TEXEL(ROWS * out_slot, 0);
     for (int back = LENGTH - 1; back > 0; back--) {
         int row = ROWS * out_slot - back, seen = int(info.y) - back;
@@ -72,7 +69,6 @@ void add_all() {
         if (row >= 0 && before.z == info.z && int(before.y) == seen) add(-back, made(back));
         else if (seen >= 0) add(-back, kept(seen, int(info.z)));  // positions below 0 belong to another sequence
     }
-#endif
     ivec2 first = part_of(out_slot, 0), third = part_of(out_slot, 2);
     EACH_ROW(OWN)
 }

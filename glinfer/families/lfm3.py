@@ -24,7 +24,7 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
     if SLIDING in kinds:
         found["sliding_window"] = settings.whole("sliding_window", 256)
     if CONV in kinds:
-        length = settings.whole("conv_L_cache", 7, most=LONGEST_CONVOLUTION)
+        length = settings.whole("conv_L_cache", 7, least=2, most=LONGEST_CONVOLUTION)
         found |= {"conv_L_cache": length, "conv_bias": settings.flag("conv_bias")}
     return found
 

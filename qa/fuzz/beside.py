@@ -94,10 +94,10 @@ def vectors() -> Files:
     """The part that a run of ``glinfer embed`` left."""
 
     def write(folder: Path) -> None:
-        with VectorFile(folder / "v.npy", {"model": "m"}, 2):
-            pass
+        with VectorFile(folder / "v.npy", {"model": "m"}, 2) as file:
+            file.add(np.zeros((2, 2), np.float32))
 
-    return {name: data + bytes(20) for name, data in written(write).items()}
+    return {name: data + bytes(4) for name, data in written(write).items()}
 
 
 def continue_vectors(path: Path) -> None:

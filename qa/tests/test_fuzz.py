@@ -101,7 +101,9 @@ def test_what_processes_say_is_added() -> None:
 @tiered("name", NAMES, keep=[place for place, name in enumerate(NAMES) if not TARGETS[name].processes])
 def test_seeds_and_kept_cases_do_not_hurt(name: str, folders: lru_cache) -> None:  # type: ignore[type-arg]
     target, folder = TARGETS[name], folders(name)
-    for data in target.seeds():
+    seeds = list(target.seeds())
+    assert seeds
+    for data in seeds:
         assert outcome_of(target, data, folder).kind == "accepted"
     for file in cases(name):
         outcome = outcome_of(target, file.read_bytes(), folder)

@@ -93,7 +93,7 @@ def test_what_is_left_out_is_as_in_transformers(tmp_path: Path) -> None:
         ({"layer_types": ["conv"] * 15}, r"layer_types is \[.*\]; expected a list of 16 names, one a layer"),
         ({"full_attn_idxs": [2, 16]}, r"full_attn_idxs is \[2, 16\]; expected a list of numbers of layers, from 0 to"),
         ({"full_attn_idxs": 2}, "full_attn_idxs is 2; expected a list of numbers"),
-        ({"conv_L_cache": 65}, "conv_L_cache is 65; expected a whole number from 1 to 64"),
+        ({"conv_L_cache": 65}, "conv_L_cache is 65; expected a whole number from 2 to 64"),
         ({"conv_bias": 1}, "conv_bias is 1; expected true or false"),
         ({"block_multiple_of": 0}, "block_multiple_of is 0; expected a whole number of at least 1"),
         ({"block_ffn_dim_multiplier": "1"}, "block_ffn_dim_multiplier is '1'; expected a number above 0"),
@@ -110,7 +110,7 @@ def test_what_is_refused_in_a_directory_is_named(tmp_path: Path, changes: dict[s
     ("changes", "message"),
     [
         ({"model_type": "llama"}, "layer_types has 'conv'; no layer of llama convolves"),
-        ({"conv_L_cache": 0}, "conv_L_cache is 0; expected a whole number from 1 to 64"),
+        ({"conv_L_cache": 0}, "conv_L_cache is 0; expected a whole number from 2 to 64"),
         ({"pooling": "mean"}, "layer_types has 'conv', and pooling is 'mean'; a model that embeds texts can have"),
         ({"layer_types": (), "model_type": "llama"}, "conv_L_cache is 3; no layer of llama convolves"),
     ],
@@ -165,7 +165,7 @@ def test_a_gguf_file_lists_heads_and_has_llama_cpps_names(tmp_path: Path) -> Non
         ("attention.head_count_kv", [0, 2, 4], r"is \[0, 2, 4\]; expected 3 numbers"),
         ("attention.sliding_window", 16, "is 16; expected none in a model whose layers convolve"),
         ("shortconv.l_cache", 0, "is 0; expected a whole number of at least 1"),
-        ("shortconv.l_cache", 65, "conv_L_cache is 65; expected a whole number from 1 to 64"),
+        ("shortconv.l_cache", 65, "conv_L_cache is 65; expected a whole number from 2 to 64"),
     ],
 )
 def test_what_is_refused_in_a_gguf_file_is_named(tmp_path: Path, key: str, value: Any, message: str) -> None:

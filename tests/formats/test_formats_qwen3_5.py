@@ -78,7 +78,7 @@ def test_what_is_left_out_is_as_in_transformers(tmp_path: Path) -> None:
         ({"linear_num_value_heads": 24}, "linear_num_value_heads is 24 and linear_num_key_heads 16; expected a multi"),
         ({"linear_key_head_dim": 6}, "linear_key_head_dim is 6; expected a multiple of 4 from 4 to 256"),
         ({"linear_value_head_dim": "8"}, "linear_value_head_dim is '8'; expected a whole number"),
-        ({"linear_conv_kernel_dim": 65}, "linear_conv_kernel_dim is 65; expected a whole number from 1 to 64"),
+        ({"linear_conv_kernel_dim": 65}, "linear_conv_kernel_dim is 65; expected a whole number from 2 to 64"),
         ({"num_experts": 8}, "num_experts is 8: a mixture of experts"),
     ],
 )

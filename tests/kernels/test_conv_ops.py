@@ -21,7 +21,7 @@ from glinfer.kernels.options import KernelOptions
 
 pytestmark = pytest.mark.gl
 
-SHAPES = [(1, 1, False), (17, 3, False), (64, 4, True), (150, 3, True), (70, 6, False)]
+SHAPES = [(1, 2, False), (17, 3, False), (64, 4, True), (150, 3, True), (70, 6, False)]
 """Width, length and whether there is a bias."""
 RING, EVERY = 16, 64
 """Slots of a sequence in the cache, fewer than the rows of a run, and in the table."""

@@ -40,9 +40,7 @@ def short_conv(
     ``rows`` has ``every`` slots a sequence; without it there is the token at the run value position alone, in the
     first ring.
     """
-    read: Inputs = {"x": x, "taps": expect_table(draw.name, taps)}
-    if not together or length > 1:  # otherwise a row sees itself alone
-        read |= {"inputs": inputs, "rows": rows}
+    read: Inputs = {"x": x, "taps": expect_table(draw.name, taps), "inputs": inputs, "rows": rows}
     defines = [
         ("RING", block_layout(draw.name, inputs).every),
         ("EVERY", every),
@@ -71,8 +69,8 @@ def _parts(params: Params) -> Mapping[str, Part]:
 
 @op(
     "short_conv",
-    ("taps",),
-    (*X_ROWS, "inputs", "rows"),
+    ("inputs", "taps"),
+    (*X_ROWS, "rows"),
     _check_conv,
     ("rows",),
     regions=(*X_ROWS, "output"),
@@ -80,10 +78,9 @@ def _parts(params: Params) -> Mapping[str, Part]:
 )
 def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, length, width = gathered(inputs, params, size[0]), int(params["LENGTH"]), size[1]
-    *kept, taps = float64(inputs, [*(["inputs"] if "inputs" in inputs else []), "taps"])
+    kept, taps = float64(inputs, ["inputs", "taps"])
     b, gates, given = x.reshape(len(x), PARTS, -1)[:, :, :width].transpose(1, 0, 2)
-    places = places_in(inputs, params) if kept else [(0, 0)] * len(x)
-    ring, found = int(params["RING"]), np.zeros((len(x), width))
+    places, ring, found = places_in(inputs, params), int(params["RING"]), np.zeros((len(x), width))
     for row, (position, base) in enumerate(places[: len(x)]):
         sequence, offset = divmod(base, int(params["EVERY"]))
         sums = taps[length].copy() if params["BIASED"] else np.zeros(width)
@@ -91,7 +88,7 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
             if params["TOGETHER"] and back <= row and places[row - back] == (position - back, base):
                 seen = b[row - back] * given[row - back]
             else:
-                seen = kept[0][sequence * ring + (offset + position - back) % ring]
+                seen = kept[sequence * ring + (offset + position - back) % ring]
             sums += taps[length - 1 - back] * seen
         found[row] = gates[row] * sums
     return found
