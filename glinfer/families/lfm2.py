@@ -21,7 +21,7 @@ def convolved_layers(settings: Settings, fields: Fields) -> Fields:
     kinds = _kinds(settings, fields)
     if CONV not in kinds:
         return {}
-    length = settings.whole("conv_L_cache", 3, most=LONGEST_CONVOLUTION)
+    length = settings.whole("conv_L_cache", 3, least=2, most=LONGEST_CONVOLUTION)
     return {
         "layer_types": shortest_pattern(kinds),
         "conv_L_cache": length,
