@@ -24,6 +24,7 @@ from glinfer.formats import random_checkpoint, save_checkpoint
 from glinfer.gl.program import VERTEX_SHADER, load_source
 from glinfer.kernels.flat.elementwise import arithmetic
 from glinfer.kernels.options import KernelOptions
+from glinfer.kernels.spec import Pass
 from glinfer.program.plan import PlanBuilder
 from qa.renderers import cells
 
@@ -289,7 +290,7 @@ def test_subnormal_numbers_in_arithmetic(run_site: Drive, chat_site: Callable[[i
         builder = PlanBuilder("one draw", 1, ())
         x, y, out = (builder.flat(name, kind, 1, 4, "rgba32f", 64) for name, kind in (
             ("x", "input"), ("y", "input"), ("out", "activation")))  # fmt: skip
-        spec = arithmetic("draw", "draw", x, y, out, operation=case.operation, kernels=KernelOptions())
+        spec = arithmetic(Pass("draw", KernelOptions()), x, y, out, operation=case.operation)
         sources = [
             load_source(VERTEX_SHADER, {}, api="es"),
             load_source("arithmetic.frag", dict(spec.defines), api="es"),
