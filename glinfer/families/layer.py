@@ -273,11 +273,16 @@ def every(period: int, layers: int, usual: _Value, each: _Value) -> tuple[_Value
     return (usual,) if period > layers else (usual,) * (period - 1) + (each,)
 
 
+def yarn_attention(factor: float, by: float = 1.0) -> float:
+    """YaRN's attention factor, which multiplies cosines and sines."""
+    return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
+
+
 def latent_scale(head_dim: int, scaling: Mapping[str, Any], kind: Any) -> float:
     """The factor of scores of heads over a latent, which YaRN's settings for all elements of a head enlarge."""
     factor, by = scaling.get("factor"), scaling.get("mscale_all_dim")
-    if kind == "yarn" and isinstance(by, (int, float)) and isinstance(factor, (int, float)) and factor > 1:
-        return float(head_dim**-0.5 * (1.0 + 0.1 * by * math.log(factor)) ** 2)
+    if kind == "yarn" and isinstance(by, (int, float)) and isinstance(factor, (int, float)):
+        return float(head_dim**-0.5 * yarn_attention(factor, by) ** 2)
     return float(head_dim**-0.5)
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from glinfer.errors import InputError
-from glinfer.families.layer import QUERY_BETA
+from glinfer.families.layer import QUERY_BETA, yarn_attention
 from glinfer.kernels.spec import Array
 
 Scaling = Mapping[str, Any]
@@ -121,14 +121,13 @@ def _llama3(settings: _Settings, dim: int, theta: float, length: int) -> tuple[A
 def _yarn(settings: _Settings, dim: int, theta: float, length: int) -> tuple[Array, float]:
     factor, original = settings.factor(), settings.original()
 
-    def scale(by: float) -> float:
-        return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
-
     def pair_that_turns(times: float) -> float:
         return dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
 
-    both = settings.has("mscale") and settings.has("mscale_all_dim")
-    usual = scale(settings.number("mscale")) / scale(settings.number("mscale_all_dim")) if both else scale(1.0)
+    usual = yarn_attention(factor)
+    if settings.has("mscale") and settings.has("mscale_all_dim"):
+        above, below = (yarn_attention(factor, settings.number(each)) for each in ("mscale", "mscale_all_dim"))
+        usual = above / below
     low = pair_that_turns(settings.number("beta_fast", 32.0))
     high = pair_that_turns(settings.number("beta_slow", 1.0))
     if settings.given.get("truncate", True):  # to whole pairs

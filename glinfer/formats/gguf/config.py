@@ -18,7 +18,7 @@ from glinfer.errors import FormatError, InputError
 from glinfer.families import FAMILIES
 from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW, Gguf
 from glinfer.families.huggingface import PROPORTIONAL, Fields
-from glinfer.families.layer import BOTH, QUERY_BETA, one_side
+from glinfer.families.layer import BOTH, QUERY_BETA, one_side, yarn_attention
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, is_whole, quoted, shortest
 from glinfer.formats.files import described_by
@@ -276,11 +276,6 @@ def _factors(file: GgufFile, name: str, head_dim: int) -> tuple[float, ...]:
     if not (np.isfinite(numbers) & (numbers > 0)).all():
         raise FormatError(f"{file.source}: tensor {name!r} has numbers not above 0; the file is damaged, get it again")
     return tuple(numbers.tolist())
-
-
-def yarn_attention(factor: float, by: float = 1.0) -> float:
-    """YaRN's attention factor, which multiplies cosines and sines."""
-    return 1.0 if factor <= 1 else 0.1 * by * math.log(factor) + 1.0
 
 
 Factors = dict[str, npt.NDArray[np.float32]]
