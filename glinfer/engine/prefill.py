@@ -83,6 +83,7 @@ class Chunks:
         self._texture.upload(self._table)
         self.session.run({**given, ADAPTER: adapter}, draws=draws, flush_every=self._flush_every)
         self._pace.measure(rows, most, since)
+        self.session.device.limit_queue()
         return rows
 
 

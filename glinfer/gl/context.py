@@ -169,6 +169,7 @@ class Device(Closing):
         self.api = api
         self.draws_issued = 0
         self.rate: float | None = None
+        self._fence: int | None = None  # after the last run that took a place in the queue
         require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")
         try:
             self.gl: Any = moderngl.create_context(require=require, context=cast(Any, native))
@@ -228,6 +229,15 @@ class Device(Closing):
         """Start the issued commands without waiting for them; raises as :meth:`activate` does."""
         self.activate()
         self.raw.flush()
+
+    def limit_queue(self) -> None:
+        """Wait for what was issued before the last call, so that no more than two of the caller's runs are pending.
+
+        NVIDIA's driver resets a context with more than about 10 s of work pending.
+        """
+        last, self._fence = self._fence, self.raw.fence()
+        if last is not None:
+            self.raw.wait_for(last)
 
     def require_usable(self) -> None:
         """Refuse a device that cannot be used as :meth:`activate` does, without making it current."""
@@ -329,6 +339,8 @@ class Device(Closing):
             for item in reversed(list(self._owned.values())):
                 with forgiving:
                     item.release()
+            if self._fence is not None:
+                self.raw.delete_fence(self._fence)
             errors = self.raw.pending_errors()
         finally:
             self._closing = False

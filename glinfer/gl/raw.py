@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from ctypes import c_float, c_int32, c_ssize_t, c_ubyte, c_uint32, c_void_p, create_string_buffer
+from ctypes import c_float, c_int32, c_ssize_t, c_ubyte, c_uint32, c_uint64, c_void_p, create_string_buffer
 from functools import partial
 from typing import Any
 
@@ -59,10 +59,13 @@ READ_TYPES = {
     "u": (GL_RGBA_INTEGER, GL_UNSIGNED_INT),
 }
 """Format and type that every renderer reads texels back in, by the kind of a format: four numbers of 32 bits."""
+GL_SYNC_GPU_COMMANDS_COMPLETE = 0x9117
+GL_SYNC_FLUSH_COMMANDS_BIT = 0x0001
 GL_SAMPLERS = {0x8B5E: "sampler2D", 0x8DCA: "isampler2D", 0x8DD2: "usampler2D"}
 
 # A driver with more pending errors than this repeats "lost" for ever.
 _MAX_PENDING = 64
+_LONGEST_WAIT = 10**10  # nanoseconds
 
 
 class RawGL:
@@ -120,6 +123,9 @@ class RawGL:
         self._map_buffer = function("glMapBufferRange", c_void_p, c_uint32, c_ssize_t, c_ssize_t, c_uint32)
         self._unmap_buffer = function("glUnmapBuffer", c_ubyte, c_uint32)
         self._delete_buffers = function("glDeleteBuffers", None, c_int32, c_void_p)
+        self.fence = partial(quick("glFenceSync", c_void_p, c_uint32, c_uint32), GL_SYNC_GPU_COMMANDS_COMPLETE, 0)
+        self._wait_for = function("glClientWaitSync", c_uint32, c_void_p, c_uint32, c_uint64)
+        self.delete_fence = quick("glDeleteSync", None, c_void_p)
         self.is_texture = function("glIsTexture", c_ubyte, c_uint32)
         self.is_framebuffer = function("glIsFramebuffer", c_ubyte, c_uint32)
         self.is_program = function("glIsProgram", c_ubyte, c_uint32)
@@ -136,6 +142,11 @@ class RawGL:
                 with suppress(ContextError):
                     return self.function(name, result, waits=False)
         return None
+
+    def wait_for(self, fence: int) -> None:
+        """Wait until everything that was issued before a fence is computed, but 10 s at most; releases the fence."""
+        self._wait_for(fence, GL_SYNC_FLUSH_COMMANDS_BIT, _LONGEST_WAIT)
+        self.delete_fence(fence)
 
     def pending_errors(self) -> list[str]:
         """Clear all pending errors and return their names, oldest first."""

@@ -100,3 +100,34 @@ def test_rows_follow_the_rate() -> None:
         for seconds, rows in ((1.0, 8), (0.05 / 8.5, 8), (0.05 / 30, 24), (1e-9, 512)):
             device.rate = made._largest / seconds
             assert made.rows(512) == rows
+
+
+def test_no_more_than_two_runs_of_a_prompt_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With all runs of a long prompt pending, NVIDIA's driver resets the context.
+    monkeypatch.setattr(Pace, "rows", lambda self, most: min(most, 8))
+    with open_device() as device, opened(of_family("llama"), device=device) as model:
+        pending: list[int] = []
+        most: list[int] = []
+        fence, wait_for, delete = device.raw.fence, device.raw.wait_for, device.raw.delete_fence
+
+        def fenced() -> int:
+            pending.append(fence())
+            most.append(len(pending))
+            return pending[-1]
+
+        def waited(first: int) -> None:
+            assert first == pending.pop(0)
+            wait_for(first)
+
+        def deleted(last: int) -> None:
+            if last in pending:
+                pending.remove(last)
+            delete(last)
+
+        monkeypatch.setattr(device.raw, "fence", fenced)
+        monkeypatch.setattr(device.raw, "wait_for", waited)
+        monkeypatch.setattr(device.raw, "delete_fence", deleted)
+        model.logits(IDS)
+        assert most == [1, 2, 2, 2, 2], "five runs of eight rows"
+        device.close()
+        assert not pending
