@@ -233,8 +233,10 @@ class Device(Closing):
     def limit_queue(self) -> None:
         """Wait for what was issued before the last call, so that no more than two of the caller's runs are pending.
 
-        NVIDIA's driver resets a context with more than about 10 s of work pending.
+        NVIDIA's driver resets a context with more than about 10 s of work pending. Software renderers do not.
         """
+        if self.in_main_memory:
+            return
         last, self._fence = self._fence, self.raw.fence()
         if last is not None:
             self.raw.wait_for(last)

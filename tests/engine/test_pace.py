@@ -102,8 +102,8 @@ def test_rows_follow_the_rate() -> None:
             assert made.rows(512) == rows
 
 
-def test_no_more_than_two_runs_of_a_prompt_wait_in_the_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    # With all runs of a long prompt pending, NVIDIA's driver resets the context.
+def test_little_work_waits_in_the_queue_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With all runs of a long text pending, NVIDIA's driver resets the context.
     monkeypatch.setattr(Pace, "rows", lambda self, most: min(most, 8))
     with open_device() as device, opened(of_family("llama"), device=device) as model:
         pending: list[int] = []
@@ -127,7 +127,13 @@ def test_no_more_than_two_runs_of_a_prompt_wait_in_the_queue(monkeypatch: pytest
         monkeypatch.setattr(device.raw, "fence", fenced)
         monkeypatch.setattr(device.raw, "wait_for", waited)
         monkeypatch.setattr(device.raw, "delete_fence", deleted)
+        device.in_main_memory = False
         model.logits(IDS)
         assert most == [1, 2, 2, 2, 2], "five runs of eight rows"
+        most.clear()
+        with model.session() as session:
+            session.prefill(IDS[:4])
+            session.generate_ids(9)
+        assert most == [2, 2, 2, 2], "the prompt, and each fourth token"
         device.close()
         assert not pending

@@ -29,6 +29,7 @@ from glinfer.program.session import Session
 from glinfer.text.images import ImageToken, turn_places, without_images
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
+_QUEUED = 4  # tokens between two fences
 _MARGIN = 8
 """Tokens before the end of a prompt that the next prompt of a chat may lack, such as the beginning of thoughts."""
 
@@ -249,6 +250,8 @@ class CachedSession(DecodeSession):
                 if choice is not None:
                     choice.run(1, row=number, slot=first + number, read=last)
                 sampler.advance()
+                if number % _QUEUED == 0:
+                    self._bound.device.limit_queue()
             chosen: list[int] = []
             found = self._candidates(first, count)
             tokens, _, doubts = best_candidates(found)
