@@ -165,9 +165,6 @@ def test_activations_that_do_not_fit_are_refused(dev: Device) -> None:
             drawn(dev, build, arrays, out)
 
 
-# What is refused
-
-
 # Results in half floats
 
 

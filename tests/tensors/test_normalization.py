@@ -93,9 +93,6 @@ def test_norms_of_rows_with_nan_and_infinities(dev: Device) -> None:
         assert not padding(y).any()
 
 
-# Shapes, draws, results and refusals
-
-
 # In plans
 
 

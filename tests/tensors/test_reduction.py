@@ -101,9 +101,6 @@ def test_cross_entropy_leaves_rows_out(dev: Device) -> None:
     assert dev.ops.cross_entropy(dev.tensor(logits), targets).numpy().tolist() == [0, 0, 0, 0]
 
 
-# Draws, results and refusals
-
-
 # In plans
 
 

@@ -150,9 +150,6 @@ def test_too_large_for_any_texture(small: Device) -> None:
     assert small.memory() == NOTHING
 
 
-# What is no tensor
-
-
 # Packed tensors
 
 
