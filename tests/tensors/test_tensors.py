@@ -413,6 +413,3 @@ def test_a_device_that_does_not_open_leaves_no_context(monkeypatch: pytest.Monke
         Device()  # the audit complains about a context that stays open
     with refused(r"there is no EGL device 63; .*", ContextError):
         Device(63)
-
-
-# The calls that errors name
