@@ -82,24 +82,3 @@ def test_damaged_packed_weights_are_refused(tmp_path: Path) -> None:
         with pytest.raises(FormatError) as caught:
             load_checkpoint(write_packed(tmp_path / str(number), **changes))
         assert words in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("quantization", "words"),
-    [
-        (None, "quant_method is left out; expected bitnet"),
-        ({"quant_method": "gptq"}, "quant_method is 'gptq'; expected bitnet"),
-        (
-            {"quant_method": "bitnet", "linear_class": "bitlinear"},
-            "'bitlinear'; expected autobitlinear",
-        ),
-        ({**SETTINGS["quantization_config"], "quantization_mode": "x"}, "'x'; expected online or offline"),
-        ({**SETTINGS["quantization_config"], "use_rms_norm": True}, "use_rms_norm is True"),
-    ],
-)
-def test_other_quantisation_is_refused(tmp_path: Path, quantization: Any, words: str) -> None:
-    write_model(Made(SETTINGS, seed=3), tmp_path)
-    (tmp_path / "config.json").write_text(json.dumps({**SETTINGS, "quantization_config": quantization}))
-    with pytest.raises(FormatError) as caught:
-        load_checkpoint(tmp_path)
-    assert words in str(caught.value)

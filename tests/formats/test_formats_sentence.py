@@ -91,15 +91,6 @@ def test_a_dense_step_without_weights(tmp_path: Path) -> None:
         load_checkpoint(tmp_path / "m")
 
 
-@each_case("setting", ["is_decoder", "add_cross_attention"])
-def test_other_maths_are_refused(tmp_path: Path, setting: str) -> None:
-    write_bert(tmp_path / "m")
-    path = tmp_path / "m" / "config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), setting: True}))
-    with pytest.raises(FormatError, match=f"{setting} is True, which is not supported"):
-        load_checkpoint(tmp_path / "m")
-
-
 def packed(folder: Path, path: Path, under: str = "") -> Path:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as made:
         for file in sorted(folder.rglob("*")):

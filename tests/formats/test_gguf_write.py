@@ -195,32 +195,6 @@ def test_llama3_s_scaling_becomes_factors(path: Path) -> None:
 # What is refused
 
 
-@each_case(
-    ("made", "message"),
-    [
-        (config("gift_of_gab", hidden_act="gelu"), "its family is 'gift_of_gab'; expected one of gpt2, llama"),
-        (config("llama", hidden_act="gelu"), "hidden_act is 'gelu', and the architecture llama computes 'silu'"),
-        (config("qwen3", attention_bias=True), "the architecture qwen3 has no biases in its attention"),
-        (
-            config("qwen2", sliding_window=4, max_window_layers=1),
-            "layer 0: window is 0, but 4 in the architecture qwen2",
-        ),
-        (config("llama", rotary_layers=(1, 0)), "layer 1: rope.theta is None, but 10000.0 in the architecture llama"),
-        (config("smollm3", num_hidden_layers=4), "layer 3: rope.theta is 10000.0, but None in the architecture"),
-        (config("llama", embedding_multiplier=2.0), "embedding_multiplier is 2.0, but 1.0 in the architecture llama"),
-        (config("qwen2", rope_scaling=LLAMA3), "qwen2 has no such rope scaling of type 'llama3'"),
-        (
-            config("lfm2", layer_types=("conv", "full_attention"), conv_L_cache=3, conv_bias=True),
-            "the architecture lfm2 has no biases in its convolutions",
-        ),
-    ],
-)
-def test_what_gguf_cannot_hold_is_refused(path: Path, made: ModelConfig, message: str) -> None:
-    with pytest.raises(InputError, match=message):
-        write_gguf(random_checkpoint(made), path)
-    assert not list(path.parent.iterdir())
-
-
 def test_a_failure_leaves_the_old_file(path: Path) -> None:
     path.write_bytes(b"old")
     path.chmod(0o640)

@@ -155,28 +155,6 @@ def test_packed_tensors_keep_their_leading_axes(dev: Device) -> None:
         assert np.array_equal(y.numpy(), dequantize(blocks[:1], "Q5_1")[0])
 
 
-def test_bad_calls_are_refused_in_one_line(dev: Device) -> None:
-    ops = dev.ops
-    floats, whole = dev.tensor(np.ones((3, 5), np.float32)), dev.tensor([[1, 2]])
-    vector, packed = dev.tensor(np.ones(5, np.float32)), dev.tensor(np.ones((3, 32), np.float32), "Q8_0")
-    calls = [
-        (lambda: ops.lookup(floats, floats), r"lookup: ids is \[3, 5\] of float32; expected int32"),
-        (lambda: ops.lookup(whole, vector), r"lookup: table is \[5\] of float32; expected \[V, D\] of float32"),
-        (lambda: ops.lookup(whole, floats, out=vector), r"lookup: out is \[5\] of float32; the result is \[1, 2, 5\]"),
-        (lambda: ops.gather_rows(packed, whole), r"gather_rows: x is \[3, 32\] of Q8_0; expected \[R, D\].*look its"),
-        (lambda: ops.gather_rows(floats, floats), r"gather_rows: ids is \[3, 5\] of float32; expected int32"),
-        (lambda: ops.dequantize(floats), r"dequantize: table is \[3, 5\] of float32; expected a packed tensor"),
-        (lambda: ops.add_positions(packed, floats), "add_positions: x is .* of Q8_0; .*dequantize it first"),
-        (lambda: ops.add_positions(floats, whole), r"add_positions: table is \[1, 2\] of int32; expected float32"),
-        (lambda: ops.add_positions(floats, vector), r"add_positions: x is \[3, 5\] and table is \[5\]; expected"),
-        (lambda: ops.add_positions(floats, floats, offset=1), "add_positions: offset is 1 for 3 rows; table has 3"),
-        (lambda: ops.add_positions(dev.tensor(np.ones((4, 5), np.float32)), floats), "x has 4 rows; table has only 3"),
-    ]
-    for call, message in calls:
-        with pytest.raises(InputError, match=message):
-            call()
-
-
 def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
     draw = Pass("one", KernelOptions())
     for ids, shape, form, message in (

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,14 +16,11 @@ from glinfer.kernels.flat.movement import concat, repack, strided_copy
 from glinfer.kernels.flat.strided import Axis
 from glinfer.kernels.spec import DrawSpec, Pass, TensorSpec
 from glinfer.tensors.device import Device
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
 from qa.kernels.cases.movement import elements
 
 pytestmark = pytest.mark.gl
 
-Array = np.ndarray[Any, Any]
 ALL = slice(None)
-DTYPES = sorted(TEXTURE_FORMATS)
 
 
 def refused(message: str) -> Any:
@@ -165,72 +160,6 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
 
 
 # What is refused
-
-
-SHAPES = {"X": "[2, 3, 8]", "Y": "[2, 3, 7]", "Z": "[3, 8]"}
-REFUSED: list[tuple[Callable[[Any, Tensor], object], str]] = [
-    (
-        lambda o, x: o.transpose(x, (0, 0, 1)),
-        "transpose: x is X and the axes are [0, 0, 1]; expected each of [0, 1, 2] once",
-    ),
-    (lambda o, x: o.transpose(o.slice(x, 0, 0, 0), [0]), "transpose: x is [], which has no axes"),
-    (lambda o, x: o.split_heads(x, 3), "split_heads: x is X; expected [..., rows, a multiple of 3 columns]"),
-    (lambda o, x: o.merge_heads(o.slice(x, 0)), "merge_heads: x is Z; expected [..., heads, rows, columns of a head]"),
-    (lambda o, x: o.split_qkv(x, 2, 2), "split_qkv: x is X; expected [..., rows, a multiple of (2 + 2·2) columns]"),
-    (lambda o, x: o.split_qkv(x, 2, 1, 3), "split_qkv: x is X; expected [..., rows, (2 + 2·1)·3 columns]"),
-    (lambda o, x: o.concat([]), "concat: found no tensors; expected at least one"),
-    (
-        lambda o, x: o.concat([x, o.slice(x, ..., slice(7))], 1),
-        "concat: found X and Y; expected one shape but for axis 1",
-    ),
-    (
-        lambda o, x: o.concat([x, o.astype(x, "float16")]),
-        "concat: found X of float32 and X of float16; expected one type: use astype first",
-    ),
-    (
-        lambda o, x: o.slice(x, 0, 0, 0, 0),
-        "slice: x is X and the index [0, 0, 0, 0]; expected at most 3 numbers and slices, and one Ellipsis",
-    ),
-    (
-        lambda o, x: o.slice(x, ALL, 3),
-        "slice: x is X and the index [:, 3]; 3 is not a slice, and no whole number from -3 to 2",
-    ),
-    (
-        lambda o, x: o.slice(x, slice(0, 2, 0)),
-        "slice: x is X and the index [0:2:0]; 0:2:0 is not a slice of whole numbers: slice step cannot be zero",
-    ),
-    (lambda o, x: o.expand(x, (3, 8)), "expand: x is X, which does not broadcast to Z"),
-    (lambda o, x: o.repack(x, (2, 3, 7)), "repack: x is X of 48 elements, which cannot become Y"),
-    (lambda o, x: o.repack(x, 4.8), "repack: found the shape 4.8; expected whole numbers from 0 on"),
-    (lambda o, x: o.astype(x, "int32"), "astype: dtype is int32; expected one of float32, float16"),
-]
-
-
-def test_bad_calls_are_refused(dev: Device) -> None:
-    x = dev.tensor(np.zeros((2, 3, 8), np.float32))
-    for run, message in REFUSED:
-        for letter, shape in SHAPES.items():
-            message = re.sub(rf"\b{letter}\b", shape, message)
-        with pytest.raises(InputError) as raised:
-            run(dev.ops, x)
-        assert str(raised.value) == message
-
-
-def test_packed_tensors_and_too_many_axes_are_refused(dev: Device) -> None:
-    packed = dev.tensor(np.ones((2, 32), np.float32), "Q8_0")
-    message = r"x is \[2, 32\] of Q8_0, whose elements are packed in blocks; dequantize it first"
-    for name, run in {
-        "transpose": lambda: dev.ops.transpose(packed),
-        "concat": lambda: dev.ops.concat([packed, packed]),
-        "repack": lambda: dev.ops.repack(packed, (64,)),
-        "split_qkv": lambda: dev.ops.split_qkv(packed, 2),
-    }.items():
-        with refused(f"{name}: {message}"):
-            run()
-    many = dev.tensor(np.zeros((2,) * 7, np.float32))
-    with refused(r"transpose: x is .*: a copy over 6 axes of rows and 1 of columns that no stride joins; at most 5 .*"):
-        dev.ops.transpose(many)
-    assert dev.memory().textures == 0
 
 
 def test_brackets_and_numpy_itself_work_on_tensors(dev: Device) -> None:

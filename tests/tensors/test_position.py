@@ -162,43 +162,6 @@ def test_bad_scalings_are_refused() -> None:
         assert message in str(refused.value)
 
 
-def test_bad_calls_are_refused(dev: Device) -> None:
-    dynamic = {"type": "dynamic", **DYNAMIC}
-    for shape, options, message in (
-        ((8,), {}, r"rope: x is \[8\]; expected \[..., sequence, 1 heads × their elements\]"),
-        ((3, 8), {"heads": 3}, r"rope: x is \[3, 8\]; expected \[..., sequence, 3 heads × their elements\]"),
-        ((3, 8), {"heads": 0}, "rope: heads is 0; expected a whole number from 1 on"),
-        ((3, 7), {}, r"rope: 7 elements of each head of x \[3, 7\] cannot form pairs; expected an even rotary_dim"),
-        ((3, 8), {"rotary_dim": 10}, "rope: 10 elements of each head .* expected an even rotary_dim from 2 to 8"),
-        ((3, 8), {"offset": -1}, "rope: offset is -1; expected a whole number from 0 on"),
-        ((3, 8), {"offset": 7, "length": 9}, "rope: x has positions 7 to 9; expected them from 0 to 8, below length"),
-        ((3, 8), {"theta": 1.0}, "rope: theta is 1.0; expected a number above 1, such as 10000.0"),
-        ((3, 2), {"scaling": dynamic}, "'dynamic' needs rotary_dim of at least 4; found 2"),
-    ):
-        with dev.tensor(np.zeros(shape, np.float32)) as x:
-            with pytest.raises(InputError, match=message):
-                dev.ops.rope(x, **options)
-            assert dev.memory().tensors == 1
-
-
-def test_positions_that_do_not_fit(dev: Device) -> None:
-    with dev.tensor(np.zeros((3, 8), np.float32)) as x, dev.tensor([0, 1, 2]) as good:
-        for bad, message in (
-            ([0, 1], r"rope: positions is \[2\] of int32, with offset 0; expected \[3\] of int32, one position a row"),
-            ([0.0, 1.0, 2.0], r"rope: positions is \[3\] of float32, with offset 0; expected \[3\] of int32"),
-            ([0, -1, 2], "rope: x has positions -1 to 2; expected them from 0 on"),
-        ):
-            with dev.tensor(bad) as positions, pytest.raises(InputError, match=message):
-                dev.ops.rope(x, positions=positions)
-        with pytest.raises(InputError, match=r"positions is \[3\] of int32, with offset 2; .* and no offset"):
-            dev.ops.rope(x, positions=good, offset=2)
-    with (
-        dev.tensor([[1, 2], [3, 4]]) as whole,
-        pytest.raises(InputError, match=r"x is \[2, 2\] of int32; expected float32"),
-    ):
-        dev.ops.rope(whole)
-
-
 @tiered(("dim", "rotary", "interleaved"), [(10, 4, False), (16, 16, True), (16, 16, False), (10, 4, True)])
 def test_a_draw_agrees_with_its_oracle(dev: Device, dim: int, rotary: int, interleaved: bool) -> None:
     x, table = normal(np.random.default_rng(8), 6, 3 * dim), rope_table(50, rotary)[0]

@@ -101,31 +101,6 @@ def test_cross_entropy_leaves_rows_out(dev: Device) -> None:
     assert dev.ops.cross_entropy(dev.tensor(logits), targets).numpy().tolist() == [0, 0, 0, 0]
 
 
-# Draws, results and refusals
-
-
-def test_bad_calls_are_refused(dev: Device) -> None:
-    x, expected = dev.zeros((3, 7)), r"expected targets \[3\] of int32"
-    for run, message in (
-        (lambda: dev.ops.sum(dev.zeros(())), "sum: x is a single number, without axes; expected at least one axis"),
-        (lambda: dev.ops.max(dev.zeros(2, "int32")), r"max: x is \[2\] of int32; expected float32 or float16"),
-        (
-            lambda: dev.ops.cross_entropy(x, dev.zeros(4, "int32")),
-            rf"cross_entropy: logits is \[3, 7\] and targets \[4\] of int32; {expected}",
-        ),
-        (
-            lambda: dev.ops.cross_entropy(x, dev.zeros(3)),
-            rf"cross_entropy: .* and targets \[3\] of float32; {expected}",
-        ),
-        (
-            lambda: dev.ops.argmax(dev.zeros((1 << 24) + 1, "float16")),
-            r"argmax: x is \[16777217\]; expected at most 16777216 columns.*",
-        ),
-    ):
-        with pytest.raises(InputError, match=f"^{message}$"):
-            run()
-
-
 # In plans
 
 
@@ -210,18 +185,3 @@ def test_lists_that_fit_no_texture_are_refused(small: Device) -> None:
         with pytest.raises(InputError, match="top_k: a 6400×4 matrix takes 6400 texels"):
             small.ops.top_k(x, 17)
         assert small.memory().tensors == 1
-
-
-def test_bad_calls_are_refused_sorting(dev: Device) -> None:
-    with dev.tensor(np.zeros((3, 5), np.float32)) as x:
-        for k in (0, -1, 6, True, 2.0, None):
-            with pytest.raises(InputError) as refused:
-                dev.ops.top_k(x, k)
-            assert str(refused.value) == f"top_k: k is {k!r} and x is [3, 5]; expected k from 1 to 5"
-        assert dev.memory().tensors == 1
-    for values, message in (
-        ([3, 1, 2], r"x is \[3\] of int32; expected float32 or"),
-        (1.5, "x is a single number, without axes; expected at least one axis"),
-    ):
-        with dev.tensor(values) as x, pytest.raises(InputError, match=f"top_k: {message}"):
-            dev.ops.top_k(x, 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import gc
 import inspect
-import re
 import threading
 from typing import Any
 
@@ -151,40 +150,6 @@ def test_too_large_for_any_texture(small: Device) -> None:
     assert small.memory() == NOTHING
 
 
-# What is no tensor
-
-
-def test_values_that_are_refused(dev: Device) -> None:
-    rounds = "which textures cannot hold; pass dtype='float32' to round it"
-    exactly, expected = "int32 cannot hold that exactly", "expected numbers: float32, float16, int32"
-    ragged = r"found no rectangle of numbers \(.*\); expected an array, or lists of one length"
-    for values, dtype, message in (
-        (np.zeros(3), None, f"found an array of float64, {rounds}"),
-        ([2**31], None, f"found int64 from 2147483648 to 2147483648; {exactly}"),
-        (np.array([2**64 - 1], np.uint64), None, f"found uint64 from 18446744073709551615 to .*; {exactly}"),
-        ([1.0], "int32", f"found float64 from 1.0 to 1.0; {exactly}"),
-        ([2**70], None, f"found an array of object; {expected}"),
-        (
-            np.zeros((0, 32), np.float32),
-            "Q8_0",
-            r"found an array \[0, 32\] without elements; Q8_0 needs at least one block.*",
-        ),
-        ([[1, 2], [3]], None, ragged),
-        ("text", None, f"found an array of <U4; {expected}"),
-        (["1.5"], "float32", f"found an array of <U3; {expected}"),
-        ([True, False], None, f"found an array of bool; {expected}"),
-        (np.zeros((2, 32), np.complex64), "Q8_0", f"found an array of complex64; {expected}"),
-        ([1.0], "float64", "dtype is float64; expected one of float32, float16, int32, BF16, .*"),
-        ([1], 5, "dtype is 5; expected one of float32, .*"),
-        (1.0, "Q8_0", r"found an array \[\] for Q8_0; expected rows of weights"),
-        (np.zeros((2, 33), np.float32), "Q8_0", "a row of 33 weights is not a whole number of Q8_0 blocks of 32"),
-        (np.zeros((2, 33), np.uint8), "Q8_0", "a row of 33 bytes is not a whole number of Q8_0 blocks of 34 bytes"),
-        (dev.tensor([1.0]), None, r"found a tensor; use it directly, or on another device its copy: tensor\.numpy\(\)"),
-    ):
-        with refused(f"tensor: {message}"):
-            dev.tensor(values, dtype)
-
-
 # Packed tensors
 
 
@@ -252,17 +217,6 @@ def test_reshape_is_a_copy_where_they_do_not(dev: Device) -> None:
         assert same_bits(copy.numpy(), array.reshape(to)), (shape, to)
 
 
-def test_a_shape_that_it_cannot_have(dev: Device) -> None:
-    for to in ((5, 5), (-1, 5), (-1, -1), (-2, 12), (-2, -12), (0, -1), ()):
-        with refused(rf"reshape: a tensor \[4, 6\] of 24 elements cannot become {re.escape(str(list(to)))}"):
-            dev.tensor(counted(4, 6)).reshape(to)
-    for bad in ((4.0, 6), ("4", 6), (None,)):
-        with refused(
-            rf"reshape: found the shape {re.escape(str(bad))}; expected whole numbers, one of which may be -1"
-        ):
-            dev.tensor(counted(4, 6)).reshape(bad)
-
-
 def test_writing_into_a_view_writes_into_the_tensor(dev: Device) -> None:
     for shape, to in (((2, 8), (4, 4)), ((3, 5), (1, 3, 5)), ((1, 4096), (1024, 4))):
         tensor = dev.tensor(counted(*shape))
@@ -302,20 +256,9 @@ def test_a_with_block_releases_even_when_it_fails(dev: Device) -> None:
     assert dev.memory() == NOTHING
 
 
-def test_a_released_tensor_says_so(dev: Device) -> None:
+def test_a_released_tensor_has_a_shape(dev: Device) -> None:
     gone = dev.tensor(counted(4))
     gone.release()
-    for call, use in (
-        ("numpy: ", gone.numpy),
-        ("reshape: ", lambda: gone.reshape(1, 4)),
-        ("reshape: ", lambda: gone.reshape(2, 2)),
-        ("", lambda: gone.layout),
-        ("", lambda: gone.nbytes),
-        ("silu: ", lambda: dev.ops.silu(gone)),
-        ("silu: ", lambda: dev.ops.silu(dev.tensor(counted(4)), out=gone)),
-    ):
-        with refused(rf"{call}this tensor \[4\] was released; make it again, or release it later"):
-            use()
     assert (gone.shape, gone.size, gone.dtype) == ((4,), 4, "float32")
 
 
@@ -410,23 +353,6 @@ def test_a_failing_call_leaves_nothing_behind(dev: Device, monkeypatch: pytest.M
 # Results
 
 
-def test_an_out_that_does_not_fit(dev: Device) -> None:
-    x = dev.tensor(counted(4, 3))
-    taken = "silu: out is read or written by this call already; give it another tensor"
-    for out, message in (
-        (dev.zeros((3, 4)), r"silu: out is \[3, 4\] of float32; the result is \[4, 3\] of float32"),
-        (dev.zeros(12), r"silu: out is \[12\] of float32; the result is \[4, 3\] of float32"),
-        (dev.zeros((4, 3), "float16"), r"silu: out is \[4, 3\] of float16; the result is \[4, 3\] of float32"),
-        (dev.zeros((4, 3), "int32"), r"silu: out is \[4, 3\] of int32; the result is \[4, 3\] of float32"),
-        (x, taken),
-        (x.reshape(2, 2, 3).reshape(4, 3), taken),
-        (counted(4, 3), r"silu: out is ndarray; make a tensor of it with device\.tensor\(out\)"),
-    ):
-        with refused(message):
-            dev.ops.silu(x, out=out)
-    assert same_bits(x.numpy(), counted(4, 3))
-
-
 def test_every_kernel_refuses_what_is_no_tensor(dev: Device) -> None:
     others = {"activation": "silu", "axes": (1, 0), "axis": 0, "factor": 2.0, "shape": (4, 4), "dtype": "float32"}
     for name in (name for name in dir(Ops) if not name.startswith("_")):
@@ -487,32 +413,3 @@ def test_a_device_that_does_not_open_leaves_no_context(monkeypatch: pytest.Monke
         Device()  # the audit complains about a context that stays open
     with refused(r"there is no EGL device 63; .*", ContextError):
         Device(63)
-
-
-# The calls that errors name
-
-
-def test_errors_name_the_call_that_was_made(dev: Device) -> None:
-    """Also where another one computes it, and the arguments by its own names; other calls are in the tests of each."""
-    ops, m, ids = dev.ops, dev.zeros((2, 3)), dev.zeros(4, "int32")
-    with Device() as other:
-        theirs = other.zeros(3), other.zeros((3, 3)), other.zeros((1, 2, 3))
-        calls: list[tuple[str, Any]] = [
-            ("dot: ", lambda: ops.dot(m, m)),
-            ("dot: ", lambda: ops.dot(m, dev.zeros(()), out=dev.zeros(3))),
-            ("explain: ", lambda: ops.explain(m, m)),
-            ("split_heads: ", lambda: ops.split_heads(m, 2)),
-            ("log_softmax: ", lambda: ops.log_softmax(dev.zeros(()))),
-            ("embedding_backward: ", lambda: ops.embedding_backward(ids, m, 5)),
-            ("x[index] = value: ", lambda: m.__setitem__(0, np.zeros((2, 2, 2)))),
-            ("matmul: y is a tensor", lambda: ops.matmul(m, theirs[0])),
-            ("matmul: y is a tensor", lambda: ops.matmul(m, theirs[1])),
-            ("dot: x is a tensor", lambda: ops.dot(theirs[1], dev.zeros(3))),
-            ("attention_scores: k is a tensor", lambda: ops.attention_scores(m.reshape(1, 2, 3), theirs[2])),
-            ("lookup: table is a tensor", lambda: ops.lookup(ids, theirs[1])),
-            ("gather_rows: x is a tensor", lambda: ops.gather_rows(theirs[1], ids)),
-        ]
-        for call, use in calls:
-            with pytest.raises(InputError) as raised:
-                use()
-            assert str(raised.value).startswith(call), call
