@@ -59,7 +59,7 @@ def single_file(site: Path, fetch: Path) -> Iterator[str]:
         scripts.append(f'import "{_PREFIX}{found[1]}";')
         return f"{_MODULE}{scripts[-1]}</script>"
 
-    page = (site / PAGE).read_text(encoding="utf-8").replace(">", f">\n{NOTE}", 1)  # behind the doctype
+    page = (site / PAGE).read_text(encoding="utf-8").replace(">", f">\n{NOTE}", 1)  # after the doctype
     page = _LINK.sub(style, page)
     page = _SCRIPT.sub(module, page)
     page, policies = _POLICY.subn(_policy(scripts, styles), page)
