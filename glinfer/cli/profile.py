@@ -23,11 +23,11 @@ from glinfer.cli.common import (
     stage_bars,
 )
 from glinfer.engine.loading import prepare, random_weights
-from glinfer.errors import InputError, required
+from glinfer.errors import InputError
 from glinfer.gl.timers import FENCES
 from glinfer.inspect.profile.compare import ProfileComparison, compare
 from glinfer.inspect.profile.measure import TIMINGS, profile
-from glinfer.inspect.profile.page import NEEDING, comparison_page, profile_page, write_page
+from glinfer.inspect.profile.page import comparison_page, profile_page, write_page
 from glinfer.inspect.profile.result import ProfileReport
 from glinfer.inspect.profile.trace import write_trace
 from glinfer.inspect.tables import Column, Table, megabytes
@@ -113,8 +113,6 @@ def profile_command(
 
 def _check_outputs(html: str | None, trace: str | None) -> None:
     """Refuse files that cannot be written, before anything is measured."""
-    if html is not None:
-        required("matplotlib", "plots", NEEDING)
     if html is not None and trace is not None and os.path.realpath(html) == os.path.realpath(trace):
         raise InputError(f"--html and --trace both name {html}; expected two files")
     for path in filter(None, (html, trace)):

@@ -16,8 +16,7 @@ import html
 import json
 import posixpath
 import re
-from collections.abc import Iterator
-from html.parser import HTMLParser
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from glinfer.errors import FormatError
@@ -30,6 +29,11 @@ _PREFIX = "glinfer-site/"
 _IMPORT = re.compile(r'^((?:import|export)\b[^;"\']*?)(["\'])(\.{1,2}/[^"\']+)\2', re.MULTILINE)
 # Imports that an import map cannot serve, outside of comments.
 _ODD = re.compile(r"""^(?!\s*(?:\*|/[*/])).*?(\bfrom\s*["']\.|\bimport\s*\(|\bimport\.meta\.url\b)""", re.MULTILINE)
+_LINK = re.compile(r'<link rel="stylesheet" href="([^"]+)">')
+_SCRIPT = re.compile(r'<script type="module" src="([^"]+)"></script>')
+_MODULE = '<script type="module">'
+_POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy" content="[^"]*">')
+_FETCHED = re.compile(r'<(?!a )[^>]*\b(?:src|href)="(?!data:|#)[^"]*"')
 _PIECE = 24 << 20  # bytes of a file in one element; a multiple of 3, so that base64 pieces can be joined
 
 
@@ -41,19 +45,39 @@ def single_file(site: Path, fetch: Path) -> Iterator[str]:
     modules = {name: path for name, path in site_files(site) if name.endswith(".js")}
     imports = {f"{_PREFIX}{name}": _data_url(renamed(name, path)) for name, path in modules.items()}
     data = [(name, path.read_bytes()) for name, path in site_files(site) if not name.endswith((".js", ".css", ".html"))]
-    import_map = json.dumps({"imports": imports})
-    head = [f'<script type="importmap">{import_map}</script>']
+    scripts, styles = [json.dumps({"imports": imports})], list[str]()
+    head = [f'<script type="importmap">{scripts[0]}</script>']
     head += [element for name, content in data for element in _elements(name, content)]
     head.append(f'<script src="{_data_url(fetch.read_text(encoding="utf-8"))}"></script>')
-    page = _Page(site, "\n".join(head), import_map)
-    page.feed((site / PAGE).read_text(encoding="utf-8"))
-    page.close()
-    if page.head:
-        raise FormatError(f"{PAGE} has no <script type=module>; expected one")
-    if page.policy_place is None:
-        raise FormatError(f"{PAGE} has no Content-Security-Policy; expected one")
-    page.parts[page.policy_place] = f'<meta http-equiv="Content-Security-Policy" content="{page.policy()}">'
-    return iter(page.parts)
+
+    def style(found: re.Match[str]) -> str:
+        styles.append("\n" + (site / found[1]).read_text(encoding="utf-8"))
+        return f"<style>{styles[-1]}</style>"
+
+    def module(found: re.Match[str]) -> str:
+        assert found[1] in modules
+        scripts.append(f'import "{_PREFIX}{found[1]}";')
+        return f"{_MODULE}{scripts[-1]}</script>"
+
+    page = (site / PAGE).read_text(encoding="utf-8").replace(">", f">\n{NOTE}", 1)  # after the doctype
+    page = _LINK.sub(style, page)
+    page = _SCRIPT.sub(module, page)
+    page, policies = _POLICY.subn(_policy(scripts, styles), page)
+    if left := _FETCHED.search(page):
+        raise FormatError(f"{PAGE} has {left[0]}, which cannot be embedded in a page")
+    if policies != 1 or _MODULE not in page:
+        raise FormatError(f"{PAGE} needs a Content-Security-Policy and <script type=module>; expected one of each")
+    at = page.index(_MODULE)  # the import map precedes all modules
+    return iter((page[:at], "\n".join(head), "\n", page[at:]))
+
+
+def _policy(scripts: Iterable[str], styles: Iterable[str]) -> str:
+    """The Content-Security-Policy that allows these inline scripts and styles, and no network access."""
+    hashed = (" ".join(map(_hashed, texts)) for texts in (scripts, styles))
+    content = (
+        "default-src 'none'; script-src data: {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'"
+    ).format(*hashed)
+    return f'<meta http-equiv="Content-Security-Policy" content="{content}">'
 
 
 def site_files(site: Path) -> list[tuple[str, Path]]:
@@ -94,64 +118,3 @@ def _elements(name: str, content: bytes) -> Iterator[str]:
     for start in range(0, max(1, len(content)), _PIECE):
         piece = base64.b64encode(content[start : start + _PIECE]).decode()
         yield f'<script type="text/plain" data-file="{html.escape(name)}">{piece}</script>'
-
-
-class _Page(HTMLParser):
-    """Copies a page with its style sheets and modules embedded, and inserts ``head`` before the modules."""
-
-    def __init__(self, site: Path, head: str, import_map: str) -> None:
-        super().__init__(convert_charrefs=False)
-        self.site, self.head, self.parts = site, head, list[str]()
-        self.scripts, self.styles = [import_map], list[str]()
-        self.policy_place: int | None = None
-
-    def policy(self) -> str:
-        """The Content-Security-Policy; call it after the whole page was read."""
-        scripts, styles = (" ".join(map(_hashed, texts)) for texts in (self.scripts, self.styles))
-        return (
-            f"default-src 'none'; script-src data: {scripts}; style-src {styles}; img-src data:; base-uri 'none'; "
-            "form-action 'none'"
-        )
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        values = dict(attrs)
-        if tag == "meta" and values.get("http-equiv") == "Content-Security-Policy":
-            self.policy_place = len(self.parts)
-        source = values.get("href") if tag == "link" else values.get("src")
-        local = source is not None and not re.match(r"[a-z]+:|#|//", source)
-        if not local:
-            self.parts.append(self.get_starttag_text() or "")
-        elif not (self.site / str(source)).is_file():
-            raise FormatError(f"{PAGE} names {source}, which is not in the site")
-        elif tag == "link" and values.get("rel") == "stylesheet":
-            self.styles.append(f"\n{(self.site / str(source)).read_text(encoding='utf-8')}")
-            self.parts.append(f"<style>{self.styles[-1]}</style>")
-        elif tag == "script" and values.get("type") == "module":
-            name = posixpath.normpath(str(source))
-            # The import map precedes all modules.
-            self.scripts.append(f'import "{_PREFIX}{name}";')
-            self.parts += [self.head, "\n", f'<script type="module">{self.scripts[-1]}']
-            self.head = ""
-        else:
-            raise FormatError(f"{PAGE} names {source} in <{tag}>, which cannot be embedded in a page")
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.handle_starttag(tag, attrs)
-
-    def handle_endtag(self, tag: str) -> None:
-        self.parts.append(f"</{tag}>")
-
-    def handle_decl(self, decl: str) -> None:
-        self.parts += [f"<!{decl}>", "\n", NOTE]
-
-    def handle_data(self, data: str) -> None:
-        self.parts.append(data)
-
-    def handle_comment(self, data: str) -> None:
-        self.parts.append(f"<!--{data}-->")
-
-    def handle_entityref(self, name: str) -> None:
-        self.parts.append(f"&{name};")
-
-    def handle_charref(self, name: str) -> None:
-        self.parts.append(f"&#{name};")

@@ -8,6 +8,8 @@ from typing import Any
 
 from glinfer import __version__
 
+OKABE_ITO = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#B8A800")
+"""Colours that colour-blind readers can tell apart: blue, vermilion, green, pink, orange, sky, black, olive."""
 _TEMPLATES = Path(__file__).resolve().parents[1] / "templates"
 _DIGITS = 4
 

@@ -113,15 +113,6 @@ class ImageToken(int):
         return np.asarray(self.square.rows[self.place])
 
 
-def drained(steps: Steps) -> Floats:
-    """The rows after all pieces of the work."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return np.asarray(end.value)
-
-
 def unready(ids: Sequence[int]) -> Square | None:
     """The first square among tokens whose rows are not there yet."""
     squares = (token.square for token in ids if isinstance(token, ImageToken))

@@ -29,7 +29,7 @@ from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, GlinferError, InputError, PlanError
 from glinfer.export import site as module
 from glinfer.export import weights as weights_module
-from glinfer.export.page import renamed
+from glinfer.export.page import renamed, single_file
 from glinfer.export.serve import HOST, site_server
 from glinfer.export.site import LIMITS, export_web, offline_version, web_kernels, web_root
 from glinfer.formats import BpeModel, load_checkpoint, random_checkpoint, save_checkpoint, write_bpe
@@ -405,6 +405,23 @@ def test_imports_are_renamed_and_odd_ones_refused(tmp_path: Path) -> None:
         source.write_text(odd)
         with pytest.raises(FormatError, match=r"glinfer/a\.js:1"):
             renamed("glinfer/a.js", source)
+
+
+def test_a_page_that_would_fetch_something_is_refused(tmp_path: Path) -> None:
+    policy, module = (
+        '<meta http-equiv="Content-Security-Policy" content="x">',
+        '<script type="module" src="a.js"></script>',
+    )
+    (tmp_path / "a.js").write_text("")
+    for page, said in (
+        (f'{policy}{module}<img src="a.png">', '<img src="a.png", which cannot be embedded'),
+        (f'{policy}<script src="a.js"></script>', '<script src="a.js", which cannot be embedded'),
+        (policy, "expected one of each"),
+        (module, "expected one of each"),
+    ):
+        (tmp_path / "index.html").write_text(f"<!DOCTYPE html>{page}")
+        with pytest.raises(FormatError, match=said):
+            single_file(tmp_path, tmp_path / "a.js")
 
 
 @pytest.fixture(scope="module")

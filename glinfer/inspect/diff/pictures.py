@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.inspect.diff.compare import DiffReport
-from glinfer.inspect.figures import FAINT, FONT, OKABE_ITO, Chart, pixels_of, plain_style, save_pixels, short
+from glinfer.inspect.figures import FAINT, FONT, pixels_of, plain_style, save_pixels, short
+from glinfer.inspect.pages import OKABE_ITO
 from glinfer.text.labels import visible
 
 KINDS = (
@@ -29,11 +31,11 @@ def save_picture(report: DiffReport, path: AnyPath) -> None:
     """Write the picture of a comparison as PNG: equal reports give equal bytes; FormatError if it cannot."""
     with plain_style(), replacing(path) as temporary:
         wide = min(max(8.0, 0.16 * len(report.passes), 0.24 * len(report.along.positions)), 18.0)
-        chart = Chart(wide, 8.0, rows=2, dpi=120)
-        above, below = chart.axes
+        figure = Figure(figsize=(wide, 8.0), dpi=120, layout="constrained")
+        above, below = figure.subplots(2)
         _passes(above, report)
         _along(below, report)
-        save_pixels(pixels_of(chart.figure), temporary)
+        save_pixels(pixels_of(figure), temporary)
 
 
 def kind_of(name: str) -> str:

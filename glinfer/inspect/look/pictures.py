@@ -27,9 +27,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from glinfer.inspect import figures
-from glinfer.inspect.figures import FONT, LINE, OKABE_ITO, plain_style, short, thinned
+from glinfer.inspect.figures import FONT, LINE, plain_style, short, thinned
 from glinfer.inspect.look.statistics import WeightSummary
-from glinfer.inspect.pages import percent
+from glinfer.inspect.pages import OKABE_ITO, percent
 
 Floats = npt.NDArray[np.floating]
 

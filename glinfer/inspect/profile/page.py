@@ -6,26 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from glinfer import __version__
-from glinfer.errors import required
 from glinfer.formats.files import AnyPath, replacing
 from glinfer.inspect.pages import rendered
+from glinfer.inspect.profile.charts import comparison_chart, profile_charts
 from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.result import ProfileReport
 
 Fact = tuple[str, str, str, str]
 """A number in large type: name, number with unit, remark, and a sentence on its meaning."""
 
-NEEDING = "a page with charts needs"
 _PLAIN = "Median time of one run, from the first draw to the result, without profiling."
 _ALL_DRAWS = "Sum of the times of all draws."
 _READ = "Bytes of texels that draws fetch in a run; each texel counts once per draw."
 
 
 def profile_page(report: ProfileReport) -> str:
-    """Render a profile as HTML; InputError if matplotlib is not installed."""
-    required("matplotlib", "plots", NEEDING)
-    from glinfer.inspect.profile.charts import profile_charts
-
+    """Render a profile as HTML."""
     return _rendered(
         title=f"glinfer profile: {report.model or report.plan}",
         about=[
@@ -34,16 +30,13 @@ def profile_page(report: ProfileReport) -> str:
         ],
         facts=_facts(report),
         notes=report.notes,
-        figures=profile_charts(report),
+        charts=profile_charts(report),
         tables=[report.kind_table(), report.draw_table(), report.texture_table()],
     )
 
 
 def comparison_page(comparison: ProfileComparison) -> str:
-    """Render two profiles, before and after, as HTML; errors as in :func:`profile_page`."""
-    required("matplotlib", "plots", NEEDING)
-    from glinfer.inspect.profile.charts import comparison_chart
-
+    """Render two profiles, before and after, as HTML."""
     before, after, total = comparison.before, comparison.after, comparison.total
     return _rendered(
         title="glinfer profile: before and after",
@@ -55,7 +48,7 @@ def comparison_page(comparison: ProfileComparison) -> str:
             ("read", f"{total.after.read / 1e6:,.1f} MB", f"{total.before.read / 1e6:,.1f} MB before", _READ),
         ],
         notes=comparison.notes,
-        figures=[comparison_chart(comparison)],
+        charts=[comparison_chart(comparison)],
         tables=[comparison.table()],
     )
 
