@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from block_draw import KERNELS, first_rows, over, stored, with_kernels
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
-from rows_draw import KERNELS, first_rows, over, stored, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
