@@ -131,7 +131,7 @@ X = np.concatenate([np.linspace(-30, 30, 61), [-1e-7, -1e-3, -0.2, -0.26, 1e-7, 
 @with_kernels("llvmpipe", "mantissa")
 def test_xielu_of_rows(device: Device, kernels: KernelOptions) -> None:
     count = kernels.rows_per_draw
-    one, _, _ = over(kernels, 2 * count)
+    one = over(kernels, 2 * count)[0]
     x = one.interleaved("x", np.tile(X, (2 * count, 1)).astype(np.float32))
     slopes = one.row_weight("slopes", np.array([[0.3, -0.7]], np.float32))
     one.draw(xielu_rows(one.of(), x, slopes, one.deal(OUT, 2, len(X), "cache")))
