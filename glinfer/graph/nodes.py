@@ -172,8 +172,7 @@ class LatentAttention(Node):
     def absorbed(self) -> Attention:
         """The same as attention over the latent itself: keys are one head, and values are its normalised elements.
 
-        The products of the latent are in those of queries and results, see
-        :meth:`glinfer.lower.weights.fold.FoldedWeights.absorbed`.
+        The products of the latent are in those of queries and results, see :mod:`glinfer.lower.weights.fold`.
         """
         q = _absorbed(self.q, self.heads * self.of.head_dim, self.latent.inputs)
         out = _absorbed(self.out, self.out.outputs, self.heads * self.widths.rank)

@@ -9,13 +9,15 @@ import numpy as np
 from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.kernels import OPS, DrawSpec, TensorSpec
 from glinfer.kernels.fused.rows import deinterleaved
-from glinfer.kernels.rounded import rounded_rows
 from glinfer.kernels.spec import Array
 from glinfer.program.plan import Plan
 from glinfer.quant.bytes import factors_of, from_bytes, peaks_of, scales_for, to_bytes
 from glinfer.quant.formats import GROUP
 
 RunValues = Mapping[str, int | float]
+_LEVELS, _LEAST = 127.0, 1e-5
+_NEAR = 2e-4
+"""A float32 may be rounded to the other level where float64 is nearer than this to half way between the two."""
 
 
 def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
@@ -36,6 +38,17 @@ def run_draw(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> 
 def allowed_errors(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array | float:
     """By how much a draw that rounds its results may differ from :func:`run_draw`, in its shape; 0 for others."""
     return rounded_rows(_computed(draw, inputs, values))[1] if draw.params(values).get("ROUNDED") else 0.0
+
+
+def rounded_rows(x: Array) -> tuple[Array, Array]:
+    """Rows that a norm rounds to 8 bits, as BitNet's matrices read them, and the error that float32 may have.
+
+    It is ``round(x · s) / s`` with s = 127 / max|x| of each row; x [.., cols] is the result of a draw with the define
+    ROUNDED.
+    """
+    scale = _LEVELS / np.maximum(np.abs(x).max(axis=-1, keepdims=True), _LEAST)
+    levels = x * scale
+    return np.rint(levels) / scale, (np.abs(levels - np.floor(levels) - 0.5) < _NEAR) / scale
 
 
 def _computed(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:

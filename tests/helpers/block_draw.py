@@ -1,36 +1,51 @@
-"""Plans of one draw over tensors in blocks, with random contents: what the tests of the fast plan's shaders run.
+"""Plans of one draw over tensors in blocks, with random contents: what the tests of the fast plans' shaders run.
 
-Slots that were never written, columns of a cache that belong to another pass and tokens that no window reaches are NaN;
-only rows of a cache after the position hold numbers, huge ones, as an earlier and longer run would leave them.
+A draw computes one row alone, at a run value's position, or many rows of a table. Slots and rows behind those in use,
+and columns of another part, are NaN. Cells may reach over blocks behind the last slot, and a slot's last rows may
+belong to nobody.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
-from one_draw import OUT, Array, BlockDraw, Case, normal, stale_numbers
+from one_draw import OUT, TABLE, Array, BlockDraw, Case, normal
 from tiers import tiered
 
 from glinfer.families.layer import Latent
-from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, RowLayout, blocks_for
+from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BYTES, BlockLayout, RowLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads, cached_scores, cached_values, score_slots, stats_of
+from glinfer.kernels.fused.cached import Heads
 from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, shared_parts
-from glinfer.kernels.fused.embed import embed
+from glinfer.kernels.fused.embed import add_images, embed
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER
-from glinfer.kernels.fused.rows import RowInterleaved, padded
+from glinfer.kernels.fused.norms import norm_floats, post_norm, row_norms
+from glinfer.kernels.fused.rows import (
+    BACK,
+    BASE,
+    CHOSEN,
+    INVERSE_TEMPERATURE,
+    NOISE,
+    NOISE_KEY,
+    POSITION,
+    TOKEN,
+    WANTED,
+    RowInterleaved,
+    padded,
+)
 from glinfer.kernels.fused.sample import pick
+from glinfer.kernels.fused.score import score_rows
+from glinfer.kernels.fused.tiles import store_rows, take_row
 from glinfer.kernels.fused.turn import turn_heads
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import TensorSpec
+from glinfer.lower.fused.rows import slots_for
 from glinfer.quant.formats import GROUP_FORMS, WIDE, WORD_FORMATS, block_format
 from glinfer.quant.ggml import table_of, words_of
 from glinfer.quant.groups import wide_values, wide_words
@@ -41,43 +56,74 @@ from qa.kernels.cases.embedding import whole_blocks as blocks_of_type
 FLOATS_AND_ROWS = ("f32", "f16", "bf16", "q16", "q8", "i16", "i8")
 BLOCKS = (*GROUP_FORMS, WIDE)
 """Formats of products: packed by output, and sorted by groups of 32 inputs."""
-STATS = "stats"
 POSITIONS = 70
 """Rows of a table of rotary positions."""
+EPS = 1e-5
 
 KERNELS: dict[str, KernelOptions] = {
     "plain": KernelOptions(),
-    "llvmpipe": KernelOptions(tiles=4, cover="points", lookup_texture=True),
+    "llvmpipe": KernelOptions(
+        tiles=4, cover="points", lookup_texture=True, rows_per_draw=8, largest_cell=4, blends=True
+    ),
     "GPU": KernelOptions(
-        tiles=8,
-        cover="points",
-        unroll=2,
-        part_steps=4,
-        split_norms=True,
-        split_inner=True,
-        split_values=True,
-        flush_every=6,
-        fused=True,
+        **{"tiles": 8, "cover": "points", "unroll": 2, "part_steps": 4, "rows_per_draw": 8, "blends": True},
+        **{"split_norms": True, "split_inner": True, "split_values": True, "flush_every": 6, "fused": True},
     ),
-    "one by one": KernelOptions(tiles=4, pitch=20, quad=False, unroll=2),
+    "one by one": KernelOptions(tiles=4, pitch=20, quad=False, unroll=2, rows_per_draw=2, largest_cell=4),
     "one by one, looked up": KernelOptions(
-        quad=False, lookup_texture=True, part_steps=2, split_norms=True, split_inner=True, split_values=True
+        **{"cover": "points", "quad": False, "lookup_texture": True, "part_steps": 2, "rows_per_draw": 1},
+        **{"split_norms": True, "split_inner": True, "split_values": True},
     ),
-    "mantissa": KernelOptions(tiles=8, pitch=16, unroll=2, part_steps=4, mantissa=True),
+    "mantissa": KernelOptions(tiles=8, pitch=16, unroll=2, part_steps=4, mantissa=True, largest_cell=2),
     "mantissa, one by one": KernelOptions(
-        cover="points", quad=False, unroll=4, mantissa=True, lookup_texture=True, fused=True
+        **{"cover": "points", "quad": False, "unroll": 4, "mantissa": True, "lookup_texture": True, "fused": True},
+        **{"rows_per_draw": 2, "largest_cell": 4},
     ),
-    "small points": KernelOptions(tiles=2, pitch=32, lookup_texture=True, split_values=True),
+    "small points": KernelOptions(
+        tiles=2, pitch=32, lookup_texture=True, split_values=True, rows_per_draw=1, largest_cell=4
+    ),
 }
 """Every field of KernelOptions in two values or more, and all combinations that renderers get by default."""
+number_of = list(KERNELS.values()).index
 
 
-def kernels_of(table: Mapping[str, KernelOptions]) -> Callable[..., Any]:
-    """A mark that runs a test with the named options; the fast suite takes the first of them."""
-    return lambda *names: tiered("kernels", [pytest.param(table[name], id=name) for name in names])
+def with_kernels(*names: str) -> Any:
+    """Mark a test to run with the named options; the fast suite takes the first of them."""
+    return tiered("kernels", [pytest.param(KERNELS[name], id=name) for name in names])
 
 
-with_kernels = kernels_of(KERNELS)
+def over(
+    kernels: KernelOptions, rows: int, edge: int = 2048, **further: tuple[float, float]
+) -> tuple[BlockDraw, int, int]:
+    """A plan over at most so many rows, rounded up to whole slots: the slots, and the rows that they hold.
+
+    With 0 rows it is over one row alone.
+    """
+    if not rows:
+        return BlockDraw(kernels, further, edge), 1, 1
+    count = kernels.rows_per_draw
+    slots = slots_for(rows, count)
+    ranges = {"rows": (1, slots * count), "row_slots": (1, slots), **further}
+    return BlockDraw(kernels, ranges, edge, count), slots, slots * count
+
+
+def first_rows(one: BlockDraw, rows: int, /, **arrays: Array) -> Case:
+    """A run over so many rows."""
+    capacity = max(len(one.arrays[name]) for name in (*one.by_row, *({TABLE} & set(one.arrays))))
+    real, slots = np.arange(capacity) < rows, slots_for(rows, one.count)
+    return Case({"rows": rows, "row_slots": slots}, arrays, real)
+
+
+def at(position: int, **arrays: Array) -> Case:
+    """A run of one row at a position."""
+    return Case({"position": position}, arrays)
+
+
+def runs_of(one: BlockDraw, *rows: int) -> list[Case]:
+    """Runs over so many rows, or of one row alone at its first and its last position."""
+    if "position" in one.ranges:
+        return [at(position) for position in sorted({0, int(one.ranges["position"][1])})]
+    return [first_rows(one, each) for each in rows]
 
 
 def whole_blocks(weights: str, inputs: int) -> int:
@@ -193,75 +239,96 @@ def heads_of(heads: int, head_dim: int, kv: int, window: int, cap: float = 0.0) 
     return Heads(heads, kv or heads, -(-head_dim // 16) * 16, float(head_dim) ** -0.5, window, cap)
 
 
-def gemv_draw(
+def product_draw(
     weights: str,
     kernels: KernelOptions,
     outputs: int,
     inputs: int,
+    rows: int = 0,
     *,
     norm: bool = False,
+    norms: bool = False,
     gain: bool = False,
     centred: bool = False,
     gated: bool = False,
     turn: Heads | None = None,
     residual: bool = False,
     adds: bool = False,
-    slots: int = 0,
-    shared: bool = False,
+    parts: bool = False,
     raw: bool = False,
+    slots: int = 0,
     finishes: str = "",
     gate_before: bool = False,
     sums_before: bool = False,
+    together: bool = False,
     adapt: Callable[[BlockDraw, Matrix, int], Matrix] = lambda one, matrix, rows: matrix,
     adapters: int = 0,
     edge: int = 2048,
     **finish: Any,
 ) -> BlockDraw:
-    """A product, with activation and cap as ``finish`` says.
+    """A product of one row, or of ``rows`` rows, with activation and cap as ``finish`` says.
 
-    With ``slots``, into a cache; with ``adds``, in parts; with ``turn``, of a row of such heads.
+    With ``turn`` it is of rows of such heads; with ``norms`` a pass before has left the norms of rows, and with
+    ``together`` rows are in one tensor. With ``adds`` it is added to the target. With ``parts`` instances share it, and
+    the target is cleared unless it adds; with ``raw`` they share its bare sums.
 
-    With ``shared`` instances share it although there is a norm, into a slot that is cleared; with ``raw`` they share
-    its bare sums. With ``finishes`` its input are bare sums that it finishes by this activation. ``adapt`` may change
-    the matrix.
+    One row may go into a cache with ``slots``. With ``finishes`` its input are bare sums that it finishes by this
+    activation. ``adapt`` may change the matrix.
     """
     outputs = turn.cols if turn else outputs
-    ranges = {
-        "position": (0, (slots or (POSITIONS if turn else 1)) - 1),
-        **({ADAPTER: (0, adapters)} if adapters else {}),
-    }
-    one = BlockDraw(kernels, ranges, edge)
-    x: RowInterleaved | RawRows = (
-        RowInterleaved((one.blocks("x", normal(1, 1, inputs) + np.float32(0.25)),))
-        if not finishes
-        else (raw_row_of(one, inputs, finishes, gated=gate_before, sums=sums_before))
-    )
-    added = RowInterleaved((one.blocks("r", normal(6, 1, outputs)),)) if residual else None
+    last = (slots or (POSITIONS if turn else 1)) - 1
+    ranges = {} if rows else {"position": (0, last), **({ADAPTER: (0, adapters)} if adapters else {})}
+    one, filled, capacity = over(kernels, rows, edge, **ranges)
+    array = normal(1, capacity, inputs) + np.float32(0.25)
+    if finishes:
+        x: Any = raw_row_of(one, inputs, finishes, gated=gate_before, sums=sums_before)
+    elif together:
+        one.by_row.add("x")
+        x = one.blocks("x", array)
+    else:
+        x = one.interleaved("x", array)
+    left = None
+    if norms:
+        factors = np.random.default_rng(8).uniform(0.5, 2.0, capacity).astype(np.float32)
+        means = array.mean(axis=1, dtype=np.float64).astype(np.float32)[:, None].repeat(4, axis=1)
+        of_rows = norms_of(factors[:, None].repeat(4, axis=1), kernels.rows_per_draw, means if centred else None)
+        left = one.cache("norms", of_rows)
+        one.alter = _without_norms
+    added = one.interleaved("r", normal(6, capacity, outputs)) if residual else None
     if adds:
-        one.arrays[OUT] = normal(7, 1, outputs)
-    aside = turn.aside if turn else 0
-    in_cache = BlockLayout.by_block((max(slots, 1), outputs), edge, aside=aside, every=max(slots, 1))
+        one.arrays[OUT] = normal(7, capacity, outputs)
+        one.by_row.add(OUT)
     matrix = matrix_of(one, weights, outputs, inputs, gain=gain, centred=centred, gated=gated, bias_read=not raw)
-    matrix = adapt(one, matrix, 1)
-    outputs = RawRows.floats(matrix) if raw else outputs
+    matrix = adapt(one, matrix, capacity)
+    outputs, aside = RawRows.floats(matrix) if raw else outputs, turn.aside if turn else 0
+    in_cache = BlockLayout.by_block((slots or 1, outputs), edge, aside=aside, every=slots or 1)
     return one.draw(
         gemm(
             one.of(),
             x,
             matrix,
-            one.out(in_cache if slots else one.layout(1, outputs)),
-            alone=True,
+            one.out(in_cache) if slots else one.deal(OUT, filled, outputs, "cache"),
+            alone=not rows,
             first="position" if slots else 0,
-            norm_eps=1e-5 if norm else None,
+            norm_eps=EPS if norm else None,
+            norms=left,
             turning=turning_of(one, turn) if turn else None,
+            rows=_at_random(one, capacity) if turn and rows else None,
             residual=added,
             **finish,
-            adds=adds or shared or raw,
-            parts=shared_parts(matrix, kernels.part_steps) if adds or shared or raw else 1,
-            clears="all" if raw else "rows" if shared else "",
+            adds=adds or parts or raw,
+            parts=shared_parts(matrix, kernels.part_steps) if parts or raw else 1,
+            clears="all" if raw else "rows" if parts and not adds else "",
             raw=raw,
         )
     )
+
+
+def _at_random(one: BlockDraw, capacity: int) -> TensorSpec:
+    """The table of rows, each at a position of its own."""
+    table = one.table(capacity)
+    one.arrays[TABLE][:, POSITION] = np.random.default_rng(12).integers(0, POSITIONS, capacity)
+    return table
 
 
 def raw_row_of(one: BlockDraw, inputs: int, activation: str, *, gated: bool, sums: bool) -> RawRows:
@@ -299,138 +366,96 @@ def turn_draw(
     kernels: KernelOptions,
     heads: Heads,
     head_dim: int,
+    rows: int = 0,
     *,
     slots: int = 0,
     aside: bool = False,
     edge: int = 2048,
-    **how: Any,
-) -> BlockDraw:
-    """Keys and queries of one row normalised and turned, as ``how`` says, into a cache with ``slots``."""
-    one = BlockDraw(kernels, {"position": (0, (slots or POSITIONS) - 1)}, edge)
-    x = one.blocks("x", np.nan_to_num(in_heads(1, 1, heads, head_dim, how.get("latent"))))
-    kept = BlockLayout.by_block((max(slots, 1), heads.cols), edge, aside=heads.aside * aside, every=max(slots, 1))
-    out = one.out(kept if slots else one.layout(1, heads.cols))
-    where = {"rows": None, "first": "position" if slots else 0}
-    return turned(one, heads, head_dim, RowInterleaved((x,)), RowInterleaved((out,)), where, 1, **how)
-
-
-def turned(
-    one: BlockDraw,
-    heads: Heads,
-    head_dim: int,
-    x: RowInterleaved,
-    out: RowInterleaved,
-    where: Mapping[str, Any],
-    slots: int | str,
-    *,
     whole: bool = False,
     turns: bool = True,
     turned_first: bool = False,
     latent: Latent | None = None,
     **how: bool,
 ) -> BlockDraw:
-    """The draw that normalises and turns heads."""
+    """Keys and queries normalised and turned, of rows by the position of each, or of one, maybe into ``slots``."""
+    ranges = {} if rows else {"position": (0, (slots or POSITIONS) - 1)}
+    one, filled, capacity = over(kernels, rows, edge, **ranges)
+    x, table = one.interleaved("x", np.nan_to_num(in_heads(1, capacity, heads, head_dim, latent))), None
+    if rows:
+        table = _at_random(one, capacity) if turns else one.table(capacity)
+    if how.get("back"):
+        one.arrays[TABLE][:, NOISE] = BACK * (one.arrays[TABLE][:, POSITION] // 2) + np.arange(capacity) % 4
+    kept = BlockLayout.by_block((slots or 1, heads.cols), edge, aside=heads.aside * aside, every=slots or 1)
+    out = RowInterleaved((one.out(kept),)) if slots else one.deal(OUT, filled, heads.cols, "cache")
     gains, turning = head_gains(one, heads, head_dim, whole=whole), turning_of(one, heads, turns=turns, **how)
-    norm: dict[str, Any] = {"head_dim": head_dim, "eps": 1e-5, "whole": whole, "turned_first": turned_first}
+    norm: dict[str, Any] = {"head_dim": head_dim, "eps": EPS, "whole": whole, "turned_first": turned_first}
     norm |= {"latent": latent, "low_at": padded(heads.cols)}
-    return one.draw(turn_heads(one.of(slots), x, gains, turning, out, **norm, **where))
+    where: dict[str, Any] = {"rows": table, "first": "position" if slots else 0}
+    return one.draw(turn_heads(one.of(), x, gains, turning, out, **norm, **where))
 
 
-def only_queries(rows: Array, heads: Heads) -> Array:
-    """Rows with NaN for keys and values."""
-    found = rows.copy()
-    found[:, : heads.queries_at] = np.nan
-    return found
+def _without_norms(arrays: dict[str, Array], case: Case) -> None:
+    """Of rows that are nobody's the pass before may leave anything."""
+    norms, count = arrays["norms"], len(case.real) // len(arrays["norms"])
+    norms[~promised_norms(case.real, count, centred=norms.shape[1] > norm_floats(count))] = np.nan
 
 
-def unseen(position: int, window: int) -> int:
-    """How many of the first tokens are in no group of 16 that a window reaches into."""
-    return max(0, position - window + 1) // 16 * 16 if window else 0
+def norms_of(factors: Array, count: int, means: Array | None = None) -> Array:
+    """The norms [slots, floats] of rows [rows, 4] as row_norms leaves them, one for each member of a quad."""
+    quads = -(-count // 4)
+    by_member = [_by_quad(factors, count, quads if means is None else 2)]
+    if means is not None:
+        by_member.append(_by_quad(means, count, quads))
+    return np.concatenate(by_member, axis=1)
 
 
-@dataclass
-class Cached:
-    """Poisons the arrays of one query's attention, of its scores over ``keys`` or of the values that they weigh.
-
-    With ``aside`` the cache keeps one query alone.
-    """
-
-    heads: Heads
-    keys: bool
-    aside: bool
-
-    def __call__(self, arrays: dict[str, Array], case: Case) -> None:
-        """What other passes read; what is after the position, and what no window reaches.
-
-        In the cache there are huge numbers of an earlier run after the position, in the scores nothing ever written.
-        """
-        position, cache, heads = int(case.values["position"]), arrays["cache"], self.heads
-        first = unseen(position, heads.window)
-        cache[position + 1 :] = stale_numbers(cache[position + 1 :])
-        cache[:first] = np.nan
-        query = cache[position, heads.queries_at :].copy()
-        cache[:, heads.queries_at :] = np.nan
-        if self.keys:
-            cache[slice(None) if self.aside else position, heads.queries_at :] = query
-            cache[:, heads.kv_floats : heads.queries_at] = np.nan
-            return
-        cache[:, : heads.kv_floats] = np.nan
-        by_token = arrays["scores"].reshape(len(arrays["scores"]), -1, SLOT_TOKENS)
-        token = SLOT_TOKENS * np.arange(len(by_token))[:, None, None] + np.arange(SLOT_TOKENS)
-        token = np.broadcast_to(token, by_token.shape)
-        by_token[(token > position) | (heads.window > 0) & (token <= position - heads.window)] = MASKED
-        arrays[STATS] = stats_of(arrays["scores"].astype(np.float64)).astype(np.float32)
-        by_token[token < first] = np.nan
-        for name in ("scores", STATS):
-            arrays[name][score_slots(position + 1) :] = np.nan
+def _by_quad(numbers: Array, count: int, quads: int) -> Array:
+    padded = np.zeros((len(numbers) // count, 4 * quads, 4), dtype=np.float32)
+    padded[:, :count] = numbers.reshape(-1, count, 4)
+    return np.ascontiguousarray(padded.reshape(-1, quads, 4, 4).transpose(0, 1, 3, 2)).reshape(len(padded), -1)
 
 
-def _attention(
-    keys: bool,
-    kernels: KernelOptions,
-    heads: int,
-    head_dim: int,
-    context: int,
-    *,
-    kv: int = 0,
-    window: int = 0,
-    cap: float = 0.0,
-    aside: bool = False,
-    spread: float = 3.0,
-    sinks: Array | None = None,
-    in_bytes: bool = False,
+def members_of(norms: Array, count: int) -> Array:
+    """The reverse, of the factors alone."""
+    by_row = norms.reshape(len(norms), -1, 4, 4).transpose(0, 1, 3, 2).reshape(len(norms), -1, 4)
+    return by_row[:, :count].reshape(-1, 4)
+
+
+def promised_norms(real: Array, count: int, *, centred: bool = False) -> Array:
+    """Which norms, and with ``centred`` which means, are those of real rows."""
+    by_member = np.broadcast_to(real[:, None], (len(real), 4))
+    return norms_of(by_member, count, by_member if centred else None).astype(bool)
+
+
+def norms_draw(
+    kernels: KernelOptions, cols: int, rows: int, *, centred: bool = False, grouped: bool = False
 ) -> BlockDraw:
-    """The scores of one query against the ``keys`` of a cache of ``context`` positions, or the sums of its values.
-
-    Sums may have ``sinks`` [1, heads]. Options of a plan that has statistics of scores have them here too.
-    """
-    slots, made = score_slots(context), heads_of(heads, head_dim, kv, window, cap)
-    one, every = BlockDraw(kernels, {"position": (0, context - 1), "score_slots": (1, slots)}), slots * SLOT_TOKENS
-    one.alter = Cached(made, keys, aside)
-    rows, width, queries = in_heads(1, every, made, head_dim), heads * BLOCK_FLOATS, None
-    if in_bytes:
-        cache = one.in_bytes("cache", rows[:, : made.queries_at])
-        queries = one.blocks("queries", only_queries(rows[:1], made)) if keys else None
-    else:
-        layout = BlockLayout.by_block((every, made.cols), one.edge, aside=made.aside * aside, every=every)
-        cache = one.whole("cache", rows, layout)
-    stats, layout = None, one.layout(slots, width)
-    if kernels.split_values and kernels.quad:
-        stats = one.builder.laid_out(STATS, "cache" if keys else "input", layout)
-    if keys:
-        return one.draw(cached_scores(one.of(), cache, one.out(layout), made, queries=queries, stats=stats))
-    scores, out = one.blocks("scores", normal(2, slots, width, scale=spread)), one.out(one.layout(1, made.width))
-    beside = None if sinks is None else one.row_input("sinks", sinks)
-    return one.draw(cached_values(one.of(), scores, cache, out, made, sinks=beside, stats=stats))
+    """What a product behind a norm takes, of at most so many rows."""
+    one, slots, capacity = over(kernels, rows)
+    x = one.interleaved("x", normal(1, capacity, cols) + np.float32(0.25))
+    out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.rows_per_draw, centred=centred)), one.edge))
+    one.promise = lambda case, shape: promised_norms(case.real, kernels.rows_per_draw, centred=centred)[: shape[0]]
+    return one.draw(row_norms(one.of(), x, out, eps=EPS, centred=centred, grouped=grouped))
 
 
-scores_draw = partial(_attention, True)
-values_draw = partial(_attention, False)
-
-
-def at(position: int, **arrays: Array) -> Case:
-    """A run at a position."""
-    return Case({"position": position, "score_slots": position // SLOT_TOKENS + 1}, arrays)
+def post_norm_draw(kernels: KernelOptions, cols: int, rows: int, *, adds: bool = False, width: int = 0) -> BlockDraw:
+    """Rows normalised and added to a residual stream, or to what the target holds, or rounded."""
+    one, slots, capacity = over(kernels, rows)
+    x = one.interleaved("x", normal(1, capacity, cols))
+    if adds:
+        one.arrays[OUT] = normal(7, capacity, cols)
+        one.by_row.add(OUT)
+    return one.draw(
+        post_norm(
+            one.of(),
+            x,
+            one.row_weight("gain", 1 + normal(2, 1, cols, scale=0.3)),
+            one.deal(OUT, slots, cols, "cache"),
+            residual=None if adds or width else one.interleaved("r", normal(6, capacity, cols)),
+            eps=EPS,
+            width=width,
+        )
+    )
 
 
 def tables_of(
@@ -456,31 +481,120 @@ def embed_draw(
     vocab: int,
     context: int,
     dim: int,
+    rows: int = 0,
     *,
     weights: str = "f32",
     scale: float = 1.0,
     positions: bool = True,
+    chosen: bool = False,
+    images: bool = False,
     edge: int = 2048,
 ) -> BlockDraw:
-    """One token's embedding; the candidates of each position are random, with ties."""
-    one = BlockDraw(kernels, {"token": (-1, vocab - 1), "position": (0, context - 1)}, edge)
+    """The embedding of one token, or of random tokens at random positions.
+
+    With ``chosen`` every other one was chosen before, and with ``images`` every third one is a row of an image. The
+    candidates of each position are random, with ties.
+    """
+    ranges = {} if rows else {"token": (-1, vocab - 1), "position": (0, context - 1)}
+    (one, slots, capacity), random = over(kernels, rows, edge, **ranges), np.random.default_rng(9)
+    table = picks = None
+    if rows:
+        table, words = one.table(capacity), one.arrays[TABLE]
+        words[:, TOKEN] = random.integers(0, vocab, capacity)
+        words[:, POSITION] = random.integers(0, context, capacity)
+    if chosen or not rows:
+        candidates = np.zeros((capacity if rows else context, BLOCK_FLOATS // 4, 4), np.float32)
+        candidates[..., 0] = random.integers(0, 5, candidates.shape[:2])
+        candidates[..., 1] = random.integers(0, vocab, candidates.shape[:2])
+        picks = one.cache("picks", candidates.reshape(-1, BLOCK_FLOATS))
+    if chosen:
+        words[::2, TOKEN] = CHOSEN
+    pictures = one.row_weight("images", normal(5, capacity, dim)) if images else None
+    if images:
+        words[::3, TOKEN] = vocab + np.arange(len(words[::3]))
     tables = tables_of(one, vocab, context, dim, weights=weights, positions=positions)
-    candidates = np.zeros((context, 16, 4), dtype=np.float32)
-    random = np.random.default_rng(9)
-    candidates[..., 0] = random.integers(-3, 3, (context, 16))
-    candidates[..., 1] = random.integers(0, vocab, (context, 16))
-    picks = one.cache("picks", candidates.reshape(context, 64))
-    out = RowInterleaved((one.out(one.layout(1, dim)),))
-    return one.draw(embed(one.of(), *tables, picks, out, scale=scale))
+    out = one.deal(OUT, slots, dim, "cache")
+    return one.draw(embed(one.of(), *tables, picks, out, table, images=pictures, scale=scale))
 
 
-def pick_draw(kernels: KernelOptions, vocab: int, scale: float = 3.0) -> BlockDraw:
-    """The choice of a token, into one of three slots."""
-    ranges = {"noise": (0.0, 1.0), "inverse_temperature": (0.0, 1e9), "noise_key": (0, 2**32 - 1)}
-    one = BlockDraw(kernels, {**ranges, "position": (0, 2)})
-    logits = RowInterleaved((one.blocks("logits", normal(1, 1, vocab, scale=scale)),))
-    out = one.out(BlockLayout.by_block((3, BLOCK_FLOATS), 2048))
-    return one.draw(pick(one.of(), logits, out, first="position"))
+def images_draw(kernels: KernelOptions, dim: int, rows: int) -> BlockDraw:
+    """Random rows, to every third of which the row of an image is added."""
+    one, slots, capacity = over(kernels, rows, 2048)
+    table, x = one.table(capacity), one.interleaved("x", normal(1, capacity, dim))
+    one.arrays[TABLE][::3, TOKEN] = 64 + np.arange(len(one.arrays[TABLE][::3]))
+    images, out = one.row_weight("images", normal(5, capacity, dim)), one.deal(OUT, slots, dim, "cache")
+    return one.draw(add_images(one.of(), table, x, images, out, tokens=64))
+
+
+def store_draw(
+    kernels: KernelOptions,
+    cols: int,
+    rows: int,
+    cache_slots: int,
+    *,
+    together: bool,
+    aside: int = 0,
+    every: int = 1,
+    edge: int = 2048,
+    in_bytes: bool = False,
+) -> BlockDraw:
+    """Rows into a cache that is full of known numbers; the last ``aside`` blocks are kept once for ``every`` slots.
+
+    One ``in_bytes`` has ten columns less than the rows.
+    """
+    one, _, capacity = over(kernels, rows, edge, strip_first=(0, cache_slots - 1))
+    x, table = one.interleaved("x", normal(1, capacity, cols)), one.table(capacity)
+    kept, form = (cols - 10, BYTES) if in_bytes else (cols, "rgba32f")
+    cache = one.out(BlockLayout.by_block((cache_slots, kept), edge, aside=aside, every=every, format_name=form))
+    one.arrays[OUT] = normal(2, cache_slots, kept)
+    return one.draw(store_rows(one.of("rows"), x, cache, table, together=together))
+
+
+def stored(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
+    """A run that puts row after row to (base, position)."""
+    case = first_rows(one, len(places))
+    table = one.arrays[TABLE].copy()
+    table[: len(places), [BASE, POSITION]] = places
+    return Case({**case.values, "strip_first": sum(places[0])}, {TABLE: table}, case.real)
+
+
+def take_draw(kernels: KernelOptions, cols: int, rows: int) -> BlockDraw:
+    """One of many rows by itself."""
+    count = kernels.rows_per_draw
+    capacity = slots_for(rows, count) * count
+    one = BlockDraw(kernels, {"last_row": (0, capacity - 1)}, count=count)
+    x = one.interleaved("x", normal(1, capacity, cols))
+    one.promise = lambda case, shape: np.ones(shape, dtype=bool)
+    return one.draw(take_row(one.of(), x, one.out(one.layout(1, cols))))
+
+
+def taken(one: BlockDraw, row: int) -> Case:
+    """A run that takes one row, which is the only one that is anybody's."""
+    return Case({"last_row": row}, real=np.arange(len(one.arrays["x"])) == row)
+
+
+def score_draw(kernels: KernelOptions, vocab: int, rows: int, scale: float = 3.0) -> BlockDraw:
+    """The parts of the likelihoods of random tokens."""
+    one, slots, capacity = over(kernels, rows)
+    logits, table = one.interleaved("x", normal(1, capacity, vocab, scale=scale)), one.table(capacity)
+    one.arrays[TABLE][:, WANTED] = np.random.default_rng(2).integers(0, vocab, capacity)
+    out = one.deal(OUT, slots, BLOCK_FLOATS, "cache")
+    return one.draw(score_rows(one.of(), logits, table, out))
+
+
+def pick_draw(kernels: KernelOptions, vocab: int, rows: int = 0, scale: float = 3.0) -> BlockDraw:
+    """The choice of a token, into one of three slots; or of rows, every other one with noise, each in its own way."""
+    how = {"noise": (0.0, 1.0), "inverse_temperature": (0.0, 1e9), "noise_key": (0, 2**32 - 1), "position": (0, 2)}
+    one, _, capacity = over(kernels, rows, **({} if rows else how))
+    logits = one.interleaved("x", normal(1, capacity, vocab, scale=scale))
+    out = one.out(BlockLayout.by_block((capacity if rows else 3, BLOCK_FLOATS), one.edge))
+    if not rows:
+        return one.draw(pick(one.of(), logits, out, first="position"))
+    table, words, random = one.table(capacity), one.arrays[TABLE], np.random.default_rng(2)
+    words[:, INVERSE_TEMPERATURE] = random.uniform(0.5, 3.0, capacity).astype(np.float32).view(np.uint32)
+    words[:, NOISE_KEY] = random.integers(0, 2**32, capacity, dtype=np.uint32)
+    words[:, NOISE] = np.arange(capacity) % 2
+    return one.draw(pick(one.of("rows"), logits, out, table))
 
 
 # Outputs and inputs: inputs that fill no round of 128 and no block of 64; outputs of no whole blocks, and of several.

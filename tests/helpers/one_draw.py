@@ -145,9 +145,9 @@ class BlockDraw(OneDraw):
         self.alter: Callable[[dict[str, Array], Case], None] = lambda arrays, case: None
         self.promise: Callable[[Case, tuple[int, int]], Array] | None = None
 
-    def of(self, rows: int | str = 1) -> Pass:
-        """What the draw's builder needs to know."""
-        return Pass("draw", self.kernels, rows=rows)
+    def of(self, rows: int | str = 0) -> Pass:
+        """What the draw's builder needs to know; by default all slots of rows, or the one row."""
+        return Pass("draw", self.kernels, rows=rows or ("row_slots" if "row_slots" in self.ranges else 1))
 
     def layout(self, rows: int, cols: int) -> BlockLayout:
         return BlockLayout.of((rows, cols), self.edge, tiles=self.kernels.tiles, pitch=self.kernels.pitch)

@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_draw import KERNELS, at, gemv_draw
+from block_draw import KERNELS, first_rows, over, product_draw, runs_of, with_kernels
 from one_draw import OUT, Array, BlockDraw, Case, OneDraw, check
 from published_draw import PublishedDraw
-from rows_draw import KERNELS as ROWS_KERNELS
-from rows_draw import first_rows, gemm_draw, over, with_kernels
 from tiers import tiered
 
 from glinfer.gl.context import Device
@@ -119,14 +117,10 @@ def test_the_ends_of_fused_products(device: Device, activation: str, gated: bool
     options: dict[str, Any] = {"activation": activation, "gated": gated}
     wanted = expected(VALUES, activation) * (UP if gated else 1)
     factor = UP if gated else 1.0
-    if gated == (activation in ("silu", "gelu")):
-        one = gemv_draw("f32", KERNELS["llvmpipe"], len(VALUES), 4, **options)
-        case = at(0)
-    else:
-        one = gemm_draw("f32", ROWS_KERNELS["llvmpipe"], len(VALUES), 4, 3, **options)
-        case = first_rows(one, 3)
+    rows = 0 if gated == (activation in ("silu", "gelu")) else 3
+    one = product_draw("f32", KERNELS["llvmpipe"], len(VALUES), 4, rows, **options)
     in_biases(one, gated=gated)
-    found = one.run(device, case)[0][:3]
+    found = one.run(device, *runs_of(one, 3))[0][:3]
     agrees(found, np.broadcast_to(wanted, found.shape), factor)
 
 
@@ -137,10 +131,10 @@ X = np.concatenate([np.linspace(-30, 30, 61), [-1e-7, -1e-3, -0.2, -0.26, 1e-7, 
 @with_kernels("llvmpipe", "mantissa")
 def test_xielu_of_rows(device: Device, kernels: KernelOptions) -> None:
     count = kernels.rows_per_draw
-    one, _, _ = over(kernels, 2 * count)
+    one = over(kernels, 2 * count)[0]
     x = one.interleaved("x", np.tile(X, (2 * count, 1)).astype(np.float32))
     slopes = one.row_weight("slopes", np.array([[0.3, -0.7]], np.float32))
-    one.draw(xielu_rows(one.of("row_slots"), x, slopes, one.deal(OUT, 2, len(X), "cache")))
+    one.draw(xielu_rows(one.of(), x, slopes, one.deal(OUT, 2, len(X), "cache")))
     check(device, one, first_rows(one, count + 1))
 
 

@@ -4,29 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-import block_draw
 import numpy as np
 import pytest
-from block_draw import at
-from one_draw import OUT, Array, BlockDraw, Case, check, normal
-from rows_draw import (
-    KERNELS,
+from attention_draw import (
     Attention,
     Run,
-    random_scores,
+    heads_of,
     row_scores_draw,
     row_values_draw,
-    store_draw,
-    stored,
     tile_scores_draw,
     tile_values_draw,
-    with_scores,
 )
+from block_draw import KERNELS, store_draw, stored
+from one_draw import OUT, Array, BlockDraw, Case, check, normal
 from tiers import tiered
 
 from glinfer.errors import PlanError
 from glinfer.gl.context import Device
 from glinfer.gl.layouts.blocks import BYTES, BlockLayout
+from glinfer.kernels.fused.cached import cached_scores
 from glinfer.kernels.fused.rows import RowInterleaved
 from glinfer.kernels.fused.tiles import store_rows
 from glinfer.kernels.options import KernelOptions
@@ -97,35 +93,28 @@ def test_numbers_of_all_sizes_and_those_that_are_none(device: Device) -> None:
     assert np.isnan(found[0, 256:]).all(), "a group with one of them has no number at all"
 
 
-def runs(made: Attention, rows: int) -> list[Case]:
-    return [made.case(Run(0, 60, rows)), made.case(Run(64, 3, rows)), made.case(Run(0, 100, 1))]
-
-
-def sequences(made: Attention, rows: int) -> list[Case]:
-    return [made.case(Run(0, 40), Run(64, 0), Run(128, 63))]
+ALONE = [(Run(0, position),) for position in (0, 16, 69, 129)]
+MANY = [(Run(0, 60, 19),), (Run(64, 3, 19),), (Run(0, 100, 1),)]
+SEQUENCES = [(Run(0, 40), Run(64, 0), Run(128, 63))]
 
 
 @heads_in_kernels
 def test_attention_agrees_with_float64(device: Device, name: str, heads: Any) -> None:
     """Of one query, of many queries of a sequence, and of a query of each of many sequences."""
-    kernels, (count, width, kv, window) = KERNELS[name], heads
+    count, width, kv, window = heads
     options: dict[str, Any] = {"kv": kv, "window": window, "in_bytes": True}
-    for make in (block_draw.scores_draw, block_draw.values_draw):
-        check(device, make(kernels, count, width, 130, **options), *map(at, (0, 16, 69, 129)))
-    step = 16 if kernels.quad else 4
-    many = (tile_scores_draw, tile_values_draw, runs, 24), (row_scores_draw, row_values_draw, sequences, 3)
-    for make_scores, make_values, cases, rows in many:
-        scores, values = (make(kernels, count, width, rows, **options) for make in (make_scores, make_values))
-        check(device, scores.one, *cases(scores, 19))
-        given = [with_scores(values, case, random_scores(values), step) for case in cases(values, 19)]
-        check(device, values.one, *given)
+    of_row, of_tiles = (row_scores_draw, row_values_draw), (tile_scores_draw, tile_values_draw)
+    for both, rows, runs in ((of_row, 0, ALONE), (of_tiles, 24, MANY), (of_row, 3, SEQUENCES)):
+        for make in both:
+            made: Attention = make(KERNELS[name], count, width, rows, **options)
+            check(device, made.one, *[made.case(*each) for each in runs])
 
 
 def test_what_does_not_fit_is_refused() -> None:
     one = BlockDraw(KernelOptions(), {"position": (0, 63), "score_slots": (1, 1)})
-    made = block_draw.heads_of(2, 16, 2, 0, 0.0)
+    made = heads_of(2, 16, 2, 0, 0.0)
     cache, out = one.in_bytes("cache", normal(1, 64, made.queries_at)), one.out(one.layout(1, 128))
-    one.draw(block_draw.cached_scores(one.of(), cache, out, made))
+    one.draw(cached_scores(one.of(), cache, out, made))
     with pytest.raises(PlanError, match="queries must be given for a cache in bytes"):
         _ = one.plan
     for cols, kept in ((134, 200), (134, 128 - 1)):

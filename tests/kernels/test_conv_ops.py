@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from block_draw import KERNELS, first_rows, over, stored, with_kernels
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
-from rows_draw import KERNELS, first_rows, over, stored, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -74,16 +74,9 @@ def conv_draw(
 ) -> BlockDraw:
     """The convolution of many rows, each at a place of its own, or for 0 of one row alone."""
     how: dict[str, Any] = {"length": length, "every": EVERY, "together": together}
-    table, read = None, range(PARTS) if together else [1]
-    if rows:
-        one, slots, capacity = over(kernels, rows)
-        x = one.interleaved("x", joined(1, capacity, width, read=read))
-        out = one.deal(OUT, slots, width, "cache")
-        table = one.table(capacity)
-    else:
-        one = BlockDraw(kernels, {"position": (0, EVERY - 1)})
-        x = RowInterleaved((one.blocks("x", joined(1, 1, width, read=read)),))
-        out = RowInterleaved((one.out(one.layout(1, width)),))
+    one, slots, capacity = over(kernels, rows, **({} if rows else {"position": (0, EVERY - 1)}))
+    x = one.interleaved("x", joined(1, capacity, width, read=range(PARTS) if together else [1]))
+    out, table = one.deal(OUT, slots, width, "cache"), one.table(capacity) if rows else None
 
     def alter(arrays: dict[str, Array], case: Case) -> None:
         held = arrays[TABLE][: len(case.real)][case.real] if rows else []
@@ -92,8 +85,7 @@ def conv_draw(
 
     one.alter = alter
     inputs, taps = normal(2, SLOTS, width), one.row_weight("taps", normal(3, length + biased, width))
-    draw = one.of("row_slots" if rows else 1)
-    return one.draw(short_conv(draw, x, one.whole("inputs", inputs, rings(width)), taps, out, table, **how))
+    return one.draw(short_conv(one.of(), x, one.whole("inputs", inputs, rings(width)), taps, out, table, **how))
 
 
 def at_places(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:

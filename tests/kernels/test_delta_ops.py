@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from block_draw import KERNELS, first_rows, over, with_kernels
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
-from rows_draw import KERNELS, first_rows, over, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -412,7 +412,7 @@ def test_results_of_attention_are_gated(device: Device, kernels: KernelOptions, 
     width = 48 // (head_floats or 1)
     x, gates = one.interleaved("x", normal(1, 2 * count, 48)), one.interleaved("r", normal(2, 2 * count, 128 + width))
     out = one.deal(OUT, 2, 48, "cache")
-    one.draw(gate_heads(one.of("row_slots"), x, gates, out, gates_at=128, head_floats=head_floats))
+    one.draw(gate_heads(one.of(), x, gates, out, gates_at=128, head_floats=head_floats))
     check(device, one, first_rows(one, count + 1))
     with pytest.raises(PlanError, match="gates from float 100 on; expected a multiple of 64"):
         gate_heads(one.of(), x, gates, out, gates_at=100)

@@ -7,18 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attention_draw import Attention, Run, tile_scores_draw, tile_values_draw
+from block_draw import KERNELS, first_rows, norms_of, over
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
-from rows_draw import (
-    KERNELS,
-    Attention,
-    Run,
-    first_rows,
-    norms_of,
-    over,
-    random_scores,
-    tile_scores_draw,
-    tile_values_draw,
-)
 from tiers import tiered
 
 from glinfer.gl.context import Device
@@ -39,7 +30,7 @@ def normalize_draw(kernels: KernelOptions, cols: int, rows: int, *, centred: boo
     norms = one.cache("norms", norms_of(by_member[0], kernels.rows_per_draw, by_member[1] if centred else None))
     gains = one.row_weight("gains", normal(3, 2 if centred else 1, cols))
     out = one.deal(OUT, slots, cols, "cache")
-    return one.draw(normalize_rows(one.of("row_slots"), x, norms, gains, out, centred=centred))
+    return one.draw(normalize_rows(one.of(), x, norms, gains, out, centred=centred))
 
 
 @tiered(("name", "cols", "centred"), [("llvmpipe", 70, True), ("one by one", 64, False), ("GPU", 70, True)])
@@ -162,7 +153,7 @@ def test_sums_of_texts(device: Device, name: str, ahead: int, window: int) -> No
     made = looking_ahead(tile_values_draw(kernels, 2, 16, 128, window=window), ahead)
     plain = whole(made, LENGTHS)
     seen = seen_by(made, plain)
-    scores: Any = random_scores(made)[: len(seen), :, : seen.shape[1]]
+    scores: Any = made.random_scores()[: len(seen), :, : seen.shape[1]]
     left = np.where(seen[:, None], scores, np.float32(-1e30))
     padded = np.full((len(made.one.arrays[TABLE]), 2, len(made.cache)), np.float32(-1e30))
     padded[: len(seen), :, : seen.shape[1]] = left

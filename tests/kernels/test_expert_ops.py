@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from block_draw import BLOCKS, matrix_of, whole_blocks
+from block_draw import BLOCKS, KERNELS, matrix_of, whole_blocks, with_kernels
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, OneDraw, check, normal
-from rows_draw import KERNELS, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -336,7 +335,7 @@ def test_what_the_chosen_experts_gave_is_added_up(
     one.by_row.discard("x")
     chosen, out = one.blocks("choice", choice), one.deal(OUT, 3, cols, "cache")
     bias = one.row_weight("bias", normal(8, 1, cols)) if biased else None
-    one.draw(mix_experts(one.of("row_slots"), x, chosen, out, experts, residual=residual, rows="rows", bias=bias))
+    one.draw(mix_experts(one.of(), x, chosen, out, experts, residual=residual, rows="rows", bias=bias))
     if grouped:
         one.by_row.clear()
     check(device, one, Case({"rows": held, "row_slots": 3}, real=real))

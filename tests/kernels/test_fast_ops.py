@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from attention_draw import Run, row_scores_draw, row_values_draw
 from block_draw import (
     BLOCKS,
     FLOATS_AND_ROWS,
@@ -16,11 +17,9 @@ from block_draw import (
     SHARED,
     at,
     embed_draw,
-    gemv_draw,
     pick_draw,
-    scores_draw,
-    turn_draw,
-    values_draw,
+    product_draw,
+    runs_of,
     weight_numbers,
     whole_blocks,
     with_kernels,
@@ -29,9 +28,8 @@ from one_draw import TOLERANCE, Array, Case, check, normal
 from tiers import tiered
 
 from glinfer.errors import PlanError
-from glinfer.families.layer import Latent
 from glinfer.gl.context import Device, Limits, open_device
-from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS, Heads
+from glinfer.kernels.fused.cached import MASKED, SLOT_TOKENS
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.options import KernelOptions, without_blending
 from glinfer.program.oracle import relative_error
@@ -49,11 +47,11 @@ FORMS: list[dict[str, Any]] = [
     {},
     {"norm": True, "activation": "gelu_new"},
     {"residual": True},
-    {"adds": True},
+    {"adds": True, "parts": True},
     {"norm": True, "slots": 5},
     {"activation": "gelu", "residual": True},
     {"norm": True},
-    {"adds": True},
+    {"adds": True, "parts": True},
     {"norm": True, "gain": True},
     {"norm": True, "gain": True, "centred": True, "activation": "gelu_new"},
     {"norm": True, "gain": True, "gated": True, "activation": "silu"},
@@ -62,15 +60,15 @@ FORMS: list[dict[str, Any]] = [
     {"gated": True, "activation": "gelu", "residual": True},
 ]
 SHARED_FORMS: list[dict[str, Any]] = [
-    {"norm": True, "slots": 5, "shared": True},
+    {"norm": True, "slots": 5, "parts": True},
     {"raw": True},
-    {"adds": True, "finishes": "gelu_new"},
-    {"norm": True, "turn": GQA, "slots": 9, "shared": True},
+    {"adds": True, "parts": True, "finishes": "gelu_new"},
+    {"norm": True, "turn": GQA, "slots": 9, "parts": True},
     {"raw": True, "gain": True, "centred": True},
-    {"adds": True, "finishes": "silu", "gate_before": True},
-    {"norm": True, "gain": True, "centred": True, "slots": 3, "shared": True},
+    {"adds": True, "parts": True, "finishes": "silu", "gate_before": True},
+    {"norm": True, "gain": True, "centred": True, "slots": 3, "parts": True},
     {"raw": True, "gated": True},
-    {"adds": True, "finishes": "gelu", "gate_before": True, "sums_before": True},
+    {"adds": True, "parts": True, "finishes": "gelu", "gate_before": True, "sums_before": True},
 ]
 """Products that instances share although a norm, an activation or a gate is behind them."""
 
@@ -90,14 +88,8 @@ def test_products_agree_with_float64(device: Device, place: int) -> None:
     outputs, inputs = SIZES[place % len(SIZES)] if place < len(WEIGHTS) else GROUP_SIZES[place % len(GROUP_SIZES)]
     outputs, inputs = (3, 17) if inputs == 1 and form.get("centred") else (outputs, inputs)
     inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
-    one = gemv_draw(weights, KERNELS[name], outputs, inputs, **form)
-    check(device, one, *cases_of(form), what=f"{weights} {outputs}×{inputs} {form} {name}")
-
-
-def cases_of(form: dict[str, Any]) -> list[Case]:
-    """Runs at the first and the last position that a product has."""
-    last = form.get("slots", 70 if "turn" in form else 1) - 1
-    return [at(position) for position in sorted({0, last})]
+    one = product_draw(weights, KERNELS[name], outputs, inputs, **form)
+    check(device, one, *runs_of(one), what=f"{weights} {outputs}×{inputs} {form} {name}")
 
 
 @tiered(("weights", "outputs", "inputs", "edge"), [("q8", 700, 300, 256), ("Q4_K", 1400, 1024, 320)])
@@ -105,7 +97,7 @@ def test_products_with_several_lines_in_a_row_agree_with_float64(
     device: Device, weights: str, outputs: int, inputs: int, edge: int
 ) -> None:
     """Where a matrix has more lines than a texture is high they stand side by side."""
-    one = gemv_draw(weights, PLAIN, outputs, inputs, norm=True, edge=edge)
+    one = product_draw(weights, PLAIN, outputs, inputs, norm=True, edge=edge)
     assert dict(one.spec.defines)["WEIGHT_COLUMNS"] == 2
     check(device, one, at(0))
 
@@ -115,11 +107,11 @@ def test_long_sums_stay_accurate(device: Device, weights: str, kernels: str) -> 
     # By way of the mantissa the lowest bits are lost, 2^-24 of the largest weight, all the same way.
     tolerance = 2 * TOLERANCE if KERNELS[kernels].mantissa else TOLERANCE
     inputs = 2048 + (256 if weights in BLOCKS else 1)
-    check(device, gemv_draw(weights, KERNELS[kernels], 5, inputs), at(0), tolerance=tolerance)
+    check(device, product_draw(weights, KERNELS[kernels], 5, inputs), at(0), tolerance=tolerance)
 
 
 def test_the_activation_comes_before_the_residual(device: Device) -> None:
-    one = gemv_draw("f32", PLAIN, 1, 1, activation="gelu_new", residual=True)
+    one = product_draw("f32", PLAIN, 1, 1, activation="gelu_new", residual=True)
     one.arrays |= {name: np.full((1, 1), value, np.float32) for name, value in (("x", 1), ("c", -101), ("r", 7))}
     one.arrays["w"][:] = [[1, 0, 0, 0]]
     assert one.run(device, at(0))[0] == 7.0  # gelu(1 - 101) + 7; any other order gives -93 or a gelu of 7
@@ -127,7 +119,7 @@ def test_the_activation_comes_before_the_residual(device: Device) -> None:
 
 def test_the_mean_is_that_of_layer_norm(device: Device) -> None:
     """Against LayerNorm itself (Ba et al. 2016), written out; rows far from zero, too."""
-    one = gemv_draw("Q4_1", PLAIN, 70, 96, norm=True, gain=True, centred=True)
+    one = product_draw("Q4_1", PLAIN, 70, 96, norm=True, gain=True, centred=True)
     numbers = weight_numbers(one.arrays["w"], None, "Q4_1", 96)
     rows = [normal(20 + place, 1, 96) + np.float32(offset) for place, offset in enumerate((0, 1, -8))]
     for x, found in zip(rows, one.run(device, *[at(0, x=x) for x in rows]), strict=True):
@@ -136,68 +128,41 @@ def test_the_mean_is_that_of_layer_norm(device: Device) -> None:
         assert relative_error(found, normed @ numbers.T + one.arrays["c"][:, -1]) <= 1e-4
 
 
-# turn_heads
-
-
-# Heads of 6 in 16 floats, and of 64 over blocks, among fewer of keys; some that end in the middle of a block.
-TURNED = [(GQA, 16), (Heads(5, 5, 16), 6), (Heads(2, 1, 64), 64), (Heads(3, 1, 80), 66), (Heads(1, 1, 32), 18)]
-
-
-@tiered(("number", "name"), enumerate(("plain", "llvmpipe", "one by one", "llvmpipe", "plain")), keep=(1, 2))
-def test_heads_are_normalised_and_turned(device: Device, number: int, name: str) -> None:
-    heads, head_dim = TURNED[number]
-    one = turn_draw(
-        KERNELS[name],
-        heads,
-        head_dim,
-        slots=70 * (name != "llvmpipe"),
-        aside=name == "plain",
-        turned_first=number in (1, 3),
-    )
-    found = check(device, one, at(0), at(69), what=f"{heads} {name}")
-    values = slice(heads.kv_floats, 2 * heads.kv_floats)
-    assert np.array_equal(found[1][:, values], one.arrays["x"][:, values]), "values stay as they are"
-
-
-@tiered(("name", "low"), [("plain", 19), ("llvmpipe", 0), ("one by one", 70)], keep=0)
-def test_latents_and_queries_are_divided_by_their_own_means(device: Device, name: str, low: int) -> None:
-    heads, latent = Heads(3, 1, 80), Latent(58, low, 12, 20)
-    one = turn_draw(KERNELS[name], heads, 66, slots=70 * (name != "llvmpipe"), latent=latent)
-    check(device, one, at(0), at(69), what=f"{low} {name}")
-
-
 # Attention
 
 
-# Heads, their width and the context: one head of one float, narrow heads, several quads, more than a block.
-HEADS = [(1, 1, 1), (3, 5, 70), (1, 16, 129), (8, 8, 64), (2, 64, 140), (1, 80, 200), (5, 17, 129), (4, 32, 66)]
+# Heads, their width and slots of the cache: one head of one float, narrow heads, several quads, more than a block.
+HEADS = [(1, 1, 64), (3, 5, 128), (1, 16, 192), (8, 8, 64), (2, 64, 192), (1, 80, 256), (5, 17, 192), (4, 32, 128)]
 POSITIONS = (0, 1, 2, 3, 4, 5, 62, 63, 64, 65, 127, 128, 139)
+scores_and_values = pytest.mark.parametrize("make", [row_scores_draw, row_values_draw], ids=["scores", "values"])
 
 
 @tiered("name", ["llvmpipe", "GPU", "one by one, looked up", "mantissa, one by one"])
-@pytest.mark.parametrize("make", [scores_draw, values_draw])
+@scores_and_values
 def test_attention_agrees_with_float64_at_every_position(device: Device, name: str, make: Any) -> None:
     number = list(KERNELS).index(name)
-    heads, width, context = HEADS[(number + 2 * (make is scores_draw)) % len(HEADS)]
-    cases = [at(position) for position in (*POSITIONS, context - 1) if position < context]
-    check(device, make(KERNELS[name], heads, width, context), *cases, what=f"{heads} heads of {width} in {context}")
+    heads, width, slots = HEADS[(number + 2 * (make is row_scores_draw)) % len(HEADS)]
+    made = make(KERNELS[name], heads, width, cache_slots=slots)
+    cases = [made.case(Run(0, position)) for position in (*POSITIONS, slots - 1) if position < slots]
+    check(device, made.one, *cases, what=f"{heads} heads of {width} in {slots}")
 
 
 @tiered("place", range(len(SHARED)), keep=2)
-@pytest.mark.parametrize("make", [scores_draw, values_draw])
+@scores_and_values
 def test_attention_of_shared_heads_in_windows_agrees_with_float64(device: Device, place: int, make: Any) -> None:
     """The query of the last token alone is there, as in a cache that keeps one, or in a slot of its own."""
-    shared = SHARED[place]
     kernels = KERNELS[("GPU", "one by one", "plain", "mantissa", "one by one, looked up", "small points")[place]]
-    shape = {"kv": shared["kv"], "window": shared["window"], "aside": kernels.quad}
-    one = make(kernels, shared["heads"], shared["head_dim"], 140, **shape)
-    check(device, one, *[at(position) for position in (*POSITIONS, 19, 20, 35, 36)], what=f"{shared}")
+    kept = {"every": 192} if kernels.quad and make is row_scores_draw else {}
+    made = make(kernels, **SHARED[place], **kept)
+    cases = [made.case(Run(0, position)) for position in (*POSITIONS, 19, 20, 35, 36)]
+    check(device, made.one, *cases, what=f"{SHARED[place]}")
 
 
 def test_scores_that_a_token_does_not_see_are_masked_and_others_are_products(device: Device) -> None:
     for name, window in (("plain", 0), ("one by one", 7)):
+        made = row_scores_draw(KERNELS[name], 2, 4, window=window)
         for position in (0, 5, 7, 70, 129):
-            (found,) = check(device, scores_draw(KERNELS[name], 2, 4, 130, window=window), at(position))
+            (found,) = check(device, made.one, made.case(Run(0, position)))
             tokens = found.reshape(-1, 2, SLOT_TOKENS).transpose(1, 0, 2).reshape(2, -1)
             seen = np.arange(tokens.shape[1])
             seen = (seen <= position) & (seen > position - (window or 1000))
@@ -206,61 +171,49 @@ def test_scores_that_a_token_does_not_see_are_masked_and_others_are_products(dev
 
 
 @tiered("name", ["plain", "one by one"])
-@pytest.mark.parametrize("make", [scores_draw, values_draw])
+@scores_and_values
 def test_each_head_sees_its_own_columns_alone(device: Device, name: str, make: Any) -> None:
     """A head is told apart by making all others enormous; two heads share each of keys and values."""
-    one, heads = make(KERNELS[name], 4, 16, 70, kv=2), Heads(4, 2, 16)
-    cases = []
+    made, cases = make(KERNELS[name], 4, 16, kv=2), []
     for head in range(4):
-        others = np.ones(heads.cols, dtype=bool)
-        own = (head // 2, 2 + head // 2, heads.queries_at // 16 + head)
+        others = np.ones(made.heads.cols, dtype=bool)
+        own = (head // 2, 2 + head // 2, made.heads.queries_at // 16 + head)
         others[[16 * each + np.arange(16) for each in own]] = False
-        cases.append(at(69, cache=np.where(others, np.float32(1e20), one.arrays["cache"])))
-    for head, (found, case) in enumerate(zip(one.run(device, *cases), cases, strict=True)):
-        width = SLOT_TOKENS if make is scores_draw else 16
-        parts = (whole.reshape(-1, 4, width)[:, head] for whole in (found, one.expected(case)))
+        cases.append(made.case(Run(0, 69), cache=np.where(others, np.float32(1e20), made.cache)))
+    for head, (found, case) in enumerate(zip(made.one.run(device, *cases), cases, strict=True)):
+        width = SLOT_TOKENS if make is row_scores_draw else 16
+        parts = (whole.reshape(-1, 4, width)[:, head] for whole in (found, made.one.expected(case)))
         assert relative_error(*parts) <= TOLERANCE, f"head {head}"
 
 
 @with_kernels("GPU", "mantissa", "one by one")
 def test_equal_scores_give_the_mean_of_the_values(device: Device, kernels: KernelOptions) -> None:
-    one = values_draw(kernels, 2, 16, 70)
+    made = row_values_draw(kernels, 2, 16)
     levels = [
-        np.full_like(one.arrays["scores"], level) for level in (0.0, 0.3, 90.0, -90.0, 1e4, -1e4, -3e6, -1e25, 1e25)
+        np.full_like(made.random_scores(), level) for level in (0.0, 0.3, 90.0, -90.0, 1e4, -1e4, -3e6, -1e25, 1e25)
     ]
-    cases = [at(position, scores=level) for level in levels for position in (0, 2, 66)]
-    values = one.arrays["cache"][:, 32:64].astype(np.float64)
-    for case, found in zip(cases, check(device, one, *cases), strict=True):
+    cases = [made.case(Run(0, position), scores=level) for level in levels for position in (0, 2, 66)]
+    values = made.cache[:, 32:64].astype(np.float64)
+    for case, found in zip(cases, check(device, made.one, *cases), strict=True):
         mean = values[: int(case.values["position"]) + 1].mean(axis=0)
         assert np.abs(found[0] - mean).max() <= 1e-6
-
-
-@with_kernels("GPU", "mantissa", "one by one")
-def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels: KernelOptions) -> None:
-    one, tokens, cases = values_draw(kernels, 2, 16, 70), (0, 1, 3, 6, 63, 64, 69), []
-    for token in tokens:
-        scores = np.clip(one.arrays["scores"], -5, 5)
-        scores.reshape(2, 2, SLOT_TOKENS)[token // SLOT_TOKENS, :, token % SLOT_TOKENS] = 1e4
-        cases.append(at(69, scores=scores))
-    for token, found in zip(tokens, one.run(device, *cases), strict=True):
-        exact = one.arrays["cache"][token, 32:64]
-        assert np.abs(found[0] - exact).max() <= 1e-6, f"token {token}"
 
 
 @tiered("name", ["GPU", "one by one"])
 def test_scores_of_every_size_give_exact_weights(device: Device, name: str) -> None:
     """Peaks are rounded up to whole numbers: scores on both sides of one, near together and far apart."""
-    one = values_draw(KERNELS[name], 2, 16, 70)
-    check(device, one, *[at(69, scores=one.arrays["scores"] * np.float32(by)) for by in (1e-3, 0.3, 10, 300, 1e8)])
-    check(device, one, *[at(69, scores=one.arrays["scores"] + np.float32(by)) for by in (-3e5, -5e6, 5e6)])
+    made = row_values_draw(KERNELS[name], 2, 16)
+    given = [made.random_scores() * np.float32(by) for by in (1e-3, 0.3, 10, 300, 1e8)]
+    given += [made.random_scores() + np.float32(by) for by in (-3e5, -5e6, 5e6)]
+    check(device, made.one, *[made.case(Run(0, 69), scores=scores) for scores in given])
 
 
 @tiered(("name", "window"), [("one by one", 20), ("GPU", 0), ("llvmpipe", 20)])
 def test_sinks_take_their_part_of_the_weights(device: Device, name: str, window: int) -> None:
     """Smaller than all scores, among them, and larger than all; on both sides of whole numbers."""
-    sinks = ([-40, -3.5, 0], [2, 2.0001, 1.9999], [9, 40, 1e4], [-1e6, 0.5, -1e30])
-    cases = [at(position, sinks=np.array([each], np.float32)) for position in (0, 5, 63, 139) for each in sinks]
-    check(device, values_draw(KERNELS[name], 3, 17, 140, kv=1, window=window, sinks=cases[0].arrays["sinks"]), *cases)
+    sinks = np.array([[-40, -3.5, 0], [2, 2.0001, 1.9999], [9, 40, 1e4], [-1e6, 0.5, -1e30]], np.float32)
+    made = row_values_draw(KERNELS[name], 3, 17, kv=1, window=window, sinks=sinks[:1])
+    check(device, made.one, *[made.case(Run(0, at), sinks=each[None]) for at in (0, 5, 63, 139) for each in sinks])
 
 
 # embed_token
@@ -332,7 +285,7 @@ def test_candidates_are_the_best_of_each_lane(device: Device, name: str, vocab: 
     cases = greedy(), greedy(2)
     for case, found in zip(cases, one.run(device, *cases), strict=True):
         assert np.array_equal(found, one.expected(case))
-        assert best_candidate(found[0]) == int(one.arrays["logits"][0].argmax())
+        assert best_candidate(found[0]) == int(one.arrays["x"][0].argmax())
 
 
 def test_of_equal_logits_the_lowest_id_wins_whatever_their_size(device: Device) -> None:
@@ -343,7 +296,7 @@ def test_of_equal_logits_the_lowest_id_wins_whatever_their_size(device: Device) 
     for ids, (low, high) in zip(equal, levels, strict=True):
         logits = np.full((1, 300), low, dtype=np.float32)
         logits[0, ids] = high
-        cases.append(greedy(logits=logits))
+        cases.append(greedy(x=logits))
     for ids, case, found in zip(equal, cases, one.run(device, *cases), strict=True):
         assert np.array_equal(found, one.expected(case))
         assert best_candidate(found[0]) == min(ids)
@@ -357,10 +310,11 @@ def test_everything_runs_within_what_webgl2_guarantees() -> None:
         assert device.limits.max_point_size == 1.0
         assert not device.limits.float_targets
         kernels = without_blending(KERNELS["small points"])
-        check(device, gemv_draw("q16", kernels, 130, 140, norm=True), at(0))
-        check(device, values_draw(kernels, 3, 20, 130), at(0), at(129))
+        check(device, product_draw("q16", kernels, 130, 140, norm=True), at(0))
+        made, split = (row_values_draw(each, 3, 20) for each in (kernels, KERNELS["small points"]))
+        check(device, made.one, made.case(Run(0, 0)), made.case(Run(0, 129)))
         with pytest.raises(PlanError, match="adds by blending, which needs float targets; choose others"):
-            values_draw(KERNELS["small points"], 3, 20, 130).run(device, at(0))
+            split.one.run(device, split.case(Run(0, 0)))
         check(device, embed_draw(kernels, 2500, 40, 30), embedding(2499, 39))
 
 
@@ -368,6 +322,7 @@ def test_everything_runs_within_what_webgl2_guarantees() -> None:
 def test_desktop_opengl_gives_the_same() -> None:
     kernels = KERNELS["GPU"]
     with open_device(api="desktop") as device:
-        check(device, gemv_draw("q8", kernels, 70, 130, adds=True), at(0))
-        check(device, values_draw(kernels, 2, 17, 66), at(0), at(65))
+        check(device, product_draw("q8", kernels, 70, 130, adds=True, parts=True), at(0))
+        made = row_values_draw(kernels, 2, 17)
+        check(device, made.one, made.case(Run(0, 0)), made.case(Run(0, 65)))
         check(device, embed_draw(kernels, 7, 5, 70), embedding(-1, 3))

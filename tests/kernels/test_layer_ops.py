@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import block_draw
 import numpy as np
 import pytest
 from agreement import same_bits
-from block_draw import at
+from attention_draw import Run, row_scores_draw, tile_scores_draw
+from block_draw import (
+    KERNELS,
+    at,
+    first_rows,
+    number_of,
+    post_norm_draw,
+    product_draw,
+    runs_of,
+    turn_draw,
+    with_kernels,
+)
 from one_draw import TABLE, BlockDraw, Case, check, in_turn
-from rows_draw import KERNELS, Run, first_rows, gemm_draw, post_norm_draw, tile_scores_draw, turn_draw, with_kernels
 from tiers import tiered
 
 from glinfer.errors import PlanError
@@ -22,7 +31,6 @@ from glinfer.kernels.published.linear import soft_cap
 from glinfer.program.oracle import allowed_errors
 
 pytestmark = pytest.mark.gl
-number_of = list(KERNELS.values()).index
 
 
 @with_kernels("llvmpipe", "one by one", "GPU")
@@ -65,7 +73,7 @@ def test_all_heads_are_normalised_together(device: Device, name: str, turns: boo
     found = check(device, one, *[first_rows(one, rows) for rows in (1, 19)])[1]
     values = slice(heads.kv_floats, 2 * heads.kv_floats)
     assert same_bits(found[:19, values], one.arrays["x"][:19, values]), "values stay as they are"
-    alone = block_draw.turn_draw(kernels, heads, head_dim, whole=True, turns=turns)
+    alone = turn_draw(kernels, heads, head_dim, whole=True, turns=turns)
     positions = one.arrays[TABLE][:, POSITION] if turns else np.zeros(19)
     cases = [at(int(positions[row]), x=one.arrays["x"][row : row + 1]) for row in range(19)]
     for row, expected in enumerate(alone.run(device, *cases)):
@@ -87,8 +95,9 @@ def test_bounded_scores_agree_with_float64(device: Device, name: str, cap: float
     """Of one row and of many; what is masked is not bounded."""
     kernels = KERNELS[name]
     options: dict[str, Any] = {"kv": 2, "window": 9, "cap": cap}
-    alone = block_draw.scores_draw(kernels, 4, 10, 140, **options)
-    for found in check(device, alone, *[at(position) for position in (0, 5, 70, 139)], tolerance=1e-6):
+    alone = row_scores_draw(kernels, 4, 10, **options)
+    cases = [alone.case(Run(0, position)) for position in (0, 5, 70, 139)]
+    for found in check(device, alone.one, *cases, tolerance=1e-6):
         seen = found > -1e29
         assert np.abs(found[seen]).max() <= cap
         assert (found[~seen] == np.float32(-1e30)).all()
@@ -107,17 +116,16 @@ def test_bounded_outputs_agree_with_float64(device: Device, name: str, cap: floa
     """Small ones keep their digits, large ones come to the bound. The errors of sums stay what they are beside it."""
     kernels = KERNELS[name]
     outputs, inputs = ((65, 128), (3, 17), (130, 70))[number_of(kernels) % 3]
-    one = gemm_draw("f32", kernels, outputs, inputs, 9, norm=True, cap=cap)
-    one.arrays["x"][2] *= 1e-3
-    check(device, one, *[first_rows(one, rows) for rows in (1, 9)], tolerance=1e-5)
-    large = gemm_draw("f32", kernels, outputs, inputs, 9, cap=cap)
+    for rows in (9, 0):
+        one = product_draw("f32", kernels, outputs, inputs, rows, norm=True, cap=cap)
+        one.arrays["x"][2:3] *= 1e-3
+        check(device, one, *runs_of(one, 1, 9), tolerance=1e-5)
+    large = product_draw("f32", kernels, outputs, inputs, 9, cap=cap)
     large.arrays["x"][1] *= 1e30
     for found in check(device, large, first_rows(large, 9), tolerance=1e-5):
         assert np.abs(found[1]).max() == np.float32(cap)
-    alone = block_draw.gemv_draw("f32", kernels, outputs, inputs, norm=True, cap=cap)
-    check(device, alone, at(0), tolerance=1e-5)
 
 
 def test_a_bound_is_no_part_of_sums_that_are_added_up() -> None:
     with pytest.raises(PlanError, match="parts are added up without activation"):
-        gemm_draw("f32", KERNELS["GPU"], 65, 256, 4, adds=True, parts=True, cap=2.0).plan  # noqa: B018
+        product_draw("f32", KERNELS["GPU"], 65, 256, 4, adds=True, parts=True, cap=2.0).plan  # noqa: B018

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-import block_draw
 import numpy as np
 import pytest
-import rows_draw
-from block_draw import whole_blocks
+from block_draw import BLOCKS, KERNELS, product_draw, whole_blocks
 from one_draw import OUT, TABLE, Array, BlockDraw, Case, check, normal
 from tiers import tiered
 
@@ -89,7 +87,7 @@ def run_of(rows: int, capacity: int, *, adapter: int | None = None) -> Case:
 
 @tiered("name", ["GPU", "one by one", "llvmpipe"])
 def test_inner_vectors(device: Device, name: str) -> None:
-    kernels, place = rows_draw.KERNELS[name], list(rows_draw.KERNELS).index(name)
+    kernels, place = KERNELS[name], list(KERNELS).index(name)
     _, inputs, ranks = SIZES[place % len(SIZES)]
     for form in ({}, {"together": True}):
         one = down_draw(kernels, inputs, ranks, 19, by_row=True, **form)
@@ -115,33 +113,31 @@ GEMV_FORMS: list[dict[str, Any]] = [
 
 
 def product(
-    kernels: KernelOptions, weights: str, size: tuple[int, int, int], form: dict[str, Any], rows: int | None = None
+    kernels: KernelOptions, weights: str, size: tuple[int, int, int], form: dict[str, Any], rows: int = 0
 ) -> BlockDraw:
     """A product of one vector, or of at most ``rows`` rows with adapters of their own."""
     outputs, inputs, ranks = size
-    inputs = whole_blocks(weights, inputs) if weights in block_draw.BLOCKS else inputs
+    inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
     outputs = 64 * -(-outputs // 64) if form.get("gated") else outputs
-    options = {name: value for name, value in form.items() if name != "biased" and (rows or name != "parts")}
+    options = {name: value for name, value in form.items() if name != "biased"}
 
     def adapt(one: BlockDraw, matrix: Matrix, capacity: int) -> Matrix:
-        table = None if rows is None else one.table(capacity)
+        table = one.table(capacity) if rows else None
         biased, total = form.get("biased", False), matrix.weight.shape[0]
         low_rank = low_rank_of(one, capacity, total, inputs, ranks, biased=biased, table=table)
         del one.arrays["a"]  # the product does not read it
         one.builder._tensors.pop(low_rank.down)
         return dataclasses.replace(matrix, low_rank=low_rank)
 
-    if rows is not None:
-        return rows_draw.gemm_draw(weights, kernels, outputs, inputs, rows, adapt=adapt, **options)
-    return block_draw.gemv_draw(weights, kernels, outputs, inputs, adapt=adapt, adapters=ADAPTERS, **options)
+    return product_draw(weights, kernels, outputs, inputs, rows, adapt=adapt, adapters=ADAPTERS, **options)
 
 
 @tiered("name", ["one by one", "llvmpipe", "GPU", "mantissa"])
 def test_products_of_one_row(device: Device, name: str) -> None:
-    place = list(block_draw.KERNELS).index(name)
+    place = list(KERNELS).index(name)
     for number, weights in enumerate(("q8", "Q4_1")):
         form, size = GEMV_FORMS[(place + number) % len(GEMV_FORMS)], SIZES[(place + 2 * number) % len(SIZES)]
-        one = product(block_draw.KERNELS[name], weights, size, form)
+        one = product(KERNELS[name], weights, size, form)
         up, inner = one.arrays["b"], one.arrays["t"]
         for adapter in (0, 2):
             each = up.shape[1] // ADAPTERS
@@ -154,7 +150,7 @@ def test_products_of_one_row(device: Device, name: str) -> None:
     ("name", "weights"), [("llvmpipe", "f32"), ("one by one", "Q8_0"), ("GPU", "Q8_0"), ("mantissa, one by one", "f32")]
 )
 def test_products_of_rows_with_adapters_of_their_own(device: Device, name: str, weights: str) -> None:
-    place, kernels = list(rows_draw.KERNELS).index(name), rows_draw.KERNELS[name]
+    place, kernels = list(KERNELS).index(name), KERNELS[name]
     form, size = GEMV_FORMS[place % len(GEMV_FORMS)], SIZES[place % len(SIZES)]
     one = product(kernels, weights, size, form, rows=11)
     capacity = len(one.arrays[TABLE])

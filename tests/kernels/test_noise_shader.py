@@ -95,7 +95,7 @@ def test_the_same_tokens_are_drawn(device: Device, name: str, vocab: int) -> Non
         expected = one.expected(case).reshape(16, 4)
         assert np.array_equal(found.reshape(16, 4)[:, 1:], expected[:, 1:])
         assert np.allclose(found.reshape(16, 4)[:, 0], expected[:, 0], rtol=1e-6, atol=LAST_BITS)
-        scores = one.arrays["logits"][0] * np.float32(case.values["inverse_temperature"])
+        scores = one.arrays["x"][0] * np.float32(case.values["inverse_temperature"])
         exact = scores + gumbel_of_key(int(case.values["noise_key"]), vocab)
         chosen.append(best_candidate(found[0]))
         assert chosen[-1] == int(exact.argmax())

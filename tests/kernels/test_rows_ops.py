@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 from agreement import same_bits
-from block_draw import BLOCKS, FLOATS_AND_ROWS, GQA, GROUP_SIZES, PADDED, SHARED, whole_blocks
-from goldens.gift import log_softmax
-from one_draw import TABLE, TOLERANCE, Case, check, normal
-from rows_draw import (
+from attention_draw import Run, row_scores_draw, row_values_draw, tile_scores_draw, tile_values_draw
+from block_draw import (
+    BLOCKS,
+    FLOATS_AND_ROWS,
+    GQA,
+    GROUP_SIZES,
     KERNELS,
-    Attention,
-    Run,
+    PADDED,
+    SHARED,
     embed_draw,
     first_rows,
-    gemm_draw,
     images_draw,
     norms_draw,
+    number_of,
     pick_draw,
-    random_scores,
-    row_scores_draw,
-    row_values_draw,
+    product_draw,
+    runs_of,
     score_draw,
     store_draw,
     stored,
     take_draw,
     taken,
-    tile_scores_draw,
-    tile_values_draw,
     turn_draw,
+    whole_blocks,
     with_kernels,
-    with_scores,
 )
+from goldens.gift import log_softmax
+from one_draw import TABLE, TOLERANCE, check, normal
 from tiers import tiered
 
 from glinfer.engine.sampler import Sampler, SamplingOptions
@@ -75,15 +75,6 @@ FORMATS = (*FLOATS_AND_ROWS, *BLOCKS)
 POSITIONS = (0, 1, 15, 16, 63, 64, 100)
 
 
-def number_of(kernels: KernelOptions) -> int:
-    return list(KERNELS.values()).index(kernels)
-
-
-def step_of(kernels: KernelOptions) -> int:
-    """How many tokens' scores are written, or left out, together."""
-    return 16 if kernels.quad else 4
-
-
 # gemm
 
 
@@ -94,7 +85,7 @@ def test_products_agree_with_float64(device: Device, place: int) -> None:
     # The mean of one input leaves nothing but the errors of rounding.
     outputs, inputs = SIZES[1 + place % 7] if place < len(FLOATS_AND_ROWS) else GROUP_SIZES[place % len(GROUP_SIZES)]
     inputs = whole_blocks(weights, inputs) if weights in BLOCKS else inputs
-    one = gemm_draw(weights, KERNELS[name], outputs, inputs, 19, **form)
+    one = product_draw(weights, KERNELS[name], outputs, inputs, 19, **form)
     cases = [first_rows(one, rows) for rows in (1, KERNELS[name].rows_per_draw + 1, 19)]
     check(device, one, *cases, what=f"{weights} {outputs}×{inputs} {form} {name}")
 
@@ -111,7 +102,7 @@ def test_products_agree_with_float64(device: Device, place: int) -> None:
 def test_two_steps_at_once_give_the_same_bits(device: Device, weights: str, form: dict[str, Any]) -> None:
     """llvmpipe's products add two steps to each sum; with texelFetch they add one."""
     both = [replace(KERNELS["llvmpipe"], lookup_texture=lookup) for lookup in (True, False)]
-    draws = [gemm_draw(weights, kernels, 70, 150, 19, **form) for kernels in both]
+    draws = [product_draw(weights, kernels, 70, 150, 19, **form) for kernels in both]
     (two,), (one,) = (check(device, draw, first_rows(draw, 19), what=f"{weights} {form}") for draw in draws)
     assert same_bits(two[:19], one[:19])
 
@@ -120,7 +111,7 @@ def test_two_steps_at_once_give_the_same_bits(device: Device, weights: str, form
 def test_hundreds_of_rows_are_all_written(device: Device, cover: str, cell: int, tiles: int, pitch: int) -> None:
     """However large the cells are, and however many slots they have to end with."""
     kernels = KernelOptions(cover=cover, largest_cell=cell, tiles=tiles, pitch=pitch, rows_per_draw=2)
-    one = gemm_draw("q8", kernels, 130, 9, 900, adds=True)
+    one = product_draw("q8", kernels, 130, 9, 900, adds=True)
     check(device, one, *[first_rows(one, rows) for rows in (900, 769, 513, 128, 31)], what=f"{cell} {tiles}")
 
 
@@ -145,17 +136,28 @@ def test_norms_agree_with_float64(device: Device, kernels: KernelOptions) -> Non
 TURNED = [(Heads(5, 5, 16), 6), (GQA, 16), (Heads(3, 1, 80), 66), (Heads(2, 1, 64), 64), (Heads(1, 1, 32), 18)]
 
 
-@with_kernels("one by one, looked up", "llvmpipe", "GPU")
-def test_heads_are_normalised_and_turned(device: Device, kernels: KernelOptions) -> None:
-    heads, head_dim = TURNED[number_of(kernels) % len(TURNED)]
-    one = turn_draw(kernels, heads, head_dim, 19, turned_first=number_of(kernels) % 2 == 1)
-    check(device, one, *[first_rows(one, rows) for rows in (1, 19)])
+TURNS = (("one by one, looked up", 19), ("llvmpipe", 0), ("one by one", 0), ("llvmpipe", 19), ("GPU", 19), ("plain", 0))
 
 
-@with_kernels("llvmpipe", "GPU")
-def test_latents_and_queries_are_divided_by_their_own_means(device: Device, kernels: KernelOptions) -> None:
-    one = turn_draw(kernels, Heads(3, 1, 80), 66, 19, latent=Latent(58, 21 * (number_of(kernels) % 2), 12, 20))
-    check(device, one, *[first_rows(one, rows) for rows in (1, 19)])
+@tiered("place", range(len(TURNS)), keep=3)
+def test_heads_are_normalised_and_turned(device: Device, place: int) -> None:
+    """Of many rows, or of one alone, into a cache or not; values stay as they are."""
+    (name, rows), (heads, head_dim) = TURNS[place], TURNED[place % len(TURNED)]
+    into = {"slots": 70 * (name != "llvmpipe" and not rows), "aside": name == "plain"}
+    one = turn_draw(KERNELS[name], heads, head_dim, rows, turned_first=place % 2 == 1, **into)
+    found = check(device, one, *runs_of(one, 1, 19), what=f"{heads} {name}")[-1]
+    values, real = slice(heads.kv_floats, 2 * heads.kv_floats), slice(rows or 1)
+    assert np.array_equal(found[real, values], one.arrays["x"][real, values])
+
+
+@tiered(
+    ("name", "rows", "low"),
+    [("llvmpipe", 19, 21), ("GPU", 19, 0), ("plain", 0, 19), ("llvmpipe", 0, 0), ("one by one", 0, 70)],
+)
+def test_latents_and_queries_are_divided_by_their_own_means(device: Device, name: str, rows: int, low: int) -> None:
+    slots = 70 * (name != "llvmpipe" and not rows)
+    one = turn_draw(KERNELS[name], Heads(3, 1, 80), 66, rows, slots=slots, latent=Latent(58, low, 12, 20))
+    check(device, one, *runs_of(one, 1, 19), what=f"{low} {name}")
 
 
 # embed_rows
@@ -293,8 +295,7 @@ def test_a_row_is_taken_by_itself(device: Device, kernels: KernelOptions) -> Non
 # Attention
 
 
-def values_case(made: Attention, kernels: KernelOptions, *runs: Run) -> Case:
-    return with_scores(made, made.case(*runs), random_scores(made), step_of(kernels))
+TILES = Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4)
 
 
 def sequences(kernels: KernelOptions) -> list[tuple[Run, ...]]:
@@ -308,11 +309,7 @@ def sequences(kernels: KernelOptions) -> list[tuple[Run, ...]]:
     ]
 
 
-MAKERS: list[tuple[Callable[..., Attention], Callable[..., Case]]] = [
-    (tile_scores_draw, lambda made, kernels, *runs: made.case(*runs)),
-    (tile_values_draw, values_case),
-]
-both_tiles = pytest.mark.parametrize(("make", "case"), MAKERS, ids=["scores", "values"])
+both_tiles = pytest.mark.parametrize("make", [tile_scores_draw, tile_values_draw], ids=["scores", "values"])
 
 
 ATTENTION: list[tuple[str, dict[str, int]]] = [
@@ -328,38 +325,35 @@ ATTENTION: list[tuple[str, dict[str, int]]] = [
 
 @tiered(("name", "shape"), ATTENTION, keep=2)
 @both_tiles
-def test_attention_of_tiles_is_right(device: Device, name: str, shape: dict[str, int], make: Any, case: Any) -> None:
+def test_attention_of_tiles_is_right(device: Device, name: str, shape: dict[str, int], make: Any) -> None:
     kernels = KERNELS[name]
-    made, runs = make(kernels, rows=64, **shape), (Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4))
-    cases = [case(made, kernels, *runs), *[case(made, kernels, *runs) for runs in sequences(kernels)]]
+    made = make(kernels, rows=64, **shape)
+    cases = [made.case(*runs) for runs in (TILES, *sequences(kernels))]
     check(device, made.one, *cases, what=f"{shape}")
 
 
 @pytest.mark.slow
 @both_tiles
-def test_caches_in_several_lines_agree_with_float64(device: Device, make: Any, case: Any) -> None:
+def test_caches_in_several_lines_agree_with_float64(device: Device, make: Any) -> None:
     kernels = KERNELS["llvmpipe"]
     made = make(kernels, 2, 17, 24, edge=256)
-    check(device, made.one, *[case(made, kernels, *runs) for runs in sequences(kernels) if len(runs) == 1])
+    check(device, made.one, *[made.case(*runs) for runs in sequences(kernels) if len(runs) == 1])
 
 
-@tiered(("name", "window"), [("one by one", 20), ("llvmpipe", 0)])
-def test_sinks_of_tiles_are_right(device: Device, name: str, window: int) -> None:
-    kernels = KERNELS[name]
-    made = tile_values_draw(kernels, 4, 17, 48, kv=2, window=window, sinks=normal(9, 1, 4, scale=5))
-    check(device, made.one, values_case(made, kernels, Run(64, 55, 12), Run(0, 0, 3), Run(32, 14, 4)))
+BOTH = [(name, run) for name in ("one by one", "llvmpipe", "GPU") for run in (Run(0, 69), Run(16, 69, 8))]
 
 
-@with_kernels("one by one", "llvmpipe")
-def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, kernels: KernelOptions) -> None:
-    made = tile_values_draw(kernels, 2, 16, 8)
-    cases, tokens = [], (0, 1, 3, 6, 63, 64, 69)
+@tiered(("name", "run"), BOTH, keep=2)
+def test_one_enormous_score_takes_it_all_wherever_it_is(device: Device, name: str, run: Run) -> None:
+    """Of one row alone, and of many."""
+    make = tile_values_draw if run.rows > 1 else row_values_draw
+    made, cases, tokens = make(KERNELS[name], 2, 16, run.rows - 1), [], (0, 1, 3, 6, 63, 64, 69)
     for token in tokens:
-        scores = np.clip(random_scores(made), -5, 5) - np.float32(token * 1e7)
+        scores = np.clip(made.random_scores(), -5, 5) - np.float32(token * 1e7)
         scores[:, :, token] = 1e4 - token * 1e7
-        cases.append(with_scores(made, made.case(Run(16, 69, 8)), scores, step_of(kernels)))
+        cases.append(made.case(run, scores=scores))
     for token, found in zip(tokens, made.one.run(device, *cases), strict=True):
-        exact = made.cache[16 + token, made.heads.kv_floats : 2 * made.heads.kv_floats]
+        exact = made.cache[run.base + token, made.heads.kv_floats : 2 * made.heads.kv_floats]
         assert np.abs(found - exact).max() <= 1e-6, f"token {token}"
 
 
@@ -369,37 +363,36 @@ BATCHES = [
     (Run(64, 1), Run(0, 16), Run(128, 62)),
     (Run(64, 127), Run(0, 62), Run(0, 63)),
 ]
-
-
-def row_case(make: Any, made: Attention, runs: tuple[Run, ...]) -> Case:
-    """Sequences may overlap: which one's last token a row sees is its own."""
-    case = made.case(*runs)
-    return case if make is row_scores_draw else with_scores(made, case, random_scores(made), 64)
-
-
-@tiered(("name", "shape"), ATTENTION, keep=(1,))
-@pytest.mark.parametrize("make", [row_scores_draw, row_values_draw])
-def test_attention_of_a_row_of_each_sequence(device: Device, name: str, shape: dict[str, int], make: Any) -> None:
-    kernels = KERNELS[name]
-    shared = shape in SHARED
-    kept = {"every": 64} if shared and make is row_scores_draw and kernels.quad else {}
-    made = make(kernels, rows=3, **shape, **kept)
-    cases = [row_case(make, made, runs) for runs in (OWN_PARTS if shared else BATCHES)]
-    check(device, made.one, *cases, what=f"{made.heads}")
-
-
-# Each sequence within its own part of the cache, as those are that keep one query each.
+"""Sequences may overlap: which one's last token a row sees is its own."""
 OWN_PARTS = [
     (Run(0, 0), Run(64, 0), Run(128, 0)),
     (Run(128, 63), Run(0, 40), Run(64, 15)),
     (Run(64, 1), Run(0, 36), Run(128, 62)),
 ]
+"""Each sequence within its own part of the cache, as those are that keep one query each."""
 
 
-@pytest.mark.slow
-def test_sinks_of_a_row_of_each_sequence(device: Device) -> None:
-    made = row_values_draw(KERNELS["one by one"], 4, 17, 3, kv=2, window=20, sinks=normal(9, 1, 4, scale=5))
-    check(device, made.one, *[row_case(row_values_draw, made, runs) for runs in OWN_PARTS])
+@tiered(("name", "shape"), ATTENTION, keep=(1,))
+@pytest.mark.parametrize("make", [row_scores_draw, row_values_draw])
+def test_attention_of_a_row_of_each_sequence(device: Device, name: str, shape: dict[str, int], make: Any) -> None:
+    shared = shape in SHARED
+    kept = {"every": 64} if shared and make is row_scores_draw and KERNELS[name].quad else {}
+    made = make(KERNELS[name], rows=3, **shape, **kept)
+    check(device, made.one, *[made.case(*runs) for runs in (OWN_PARTS if shared else BATCHES)], what=f"{made.heads}")
+
+
+@tiered(
+    ("name", "window", "make", "runs"),
+    [
+        ("one by one", 20, tile_values_draw, [TILES]),
+        ("llvmpipe", 0, tile_values_draw, [TILES]),
+        ("one by one", 20, row_values_draw, OWN_PARTS),
+    ],
+)
+def test_sinks_of_many_rows(device: Device, name: str, window: int, make: Any, runs: list[tuple[Run, ...]]) -> None:
+    rows = 3 if make is row_values_draw else 48
+    made = make(KERNELS[name], 4, 17, rows, kv=2, window=window, sinks=normal(9, 1, 4, scale=5))
+    check(device, made.one, *[made.case(*each) for each in runs])
 
 
 # score_rows
@@ -465,12 +458,12 @@ def test_choices_are_the_samplers(device: Device, kernels: KernelOptions) -> Non
 
 def everything(device: Device, kernels: KernelOptions, weights: str) -> None:
     """A product, a strip, and attention."""
-    one = gemm_draw(weights, kernels, 70, 130, 11, norms=True, residual=True)
+    one = product_draw(weights, kernels, 70, 130, 11, norms=True, residual=True)
     check(device, one, first_rows(one, 11))
     one = store_draw(kernels, 70, 19, 128, together=True)
     check(device, one, stored(one, PLACES["after each other"]), tolerance=0)
     tiles = tile_values_draw(kernels, 2, 17, 16)
-    check(device, tiles.one, values_case(tiles, kernels, Run(16, 60, 9)))
+    check(device, tiles.one, tiles.case(Run(16, 60, 9)))
 
 
 def test_everything_runs_within_what_webgl2_guarantees() -> None:

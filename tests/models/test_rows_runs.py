@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 from agreement import agree, same_bits
+from block_draw import KERNELS as FORMS
+from block_draw import promised_norms
 from one_draw import in_turn
-from rows_draw import KERNELS as FORMS
-from rows_draw import promised_norms
 from subjects import ODD, Subject, gab, of_family
 from tiers import tiered
 

@@ -13,9 +13,8 @@ from tiers import tiered
 from glinfer.gl.context import Device as Context
 from glinfer.kernels.flat.normalize import NORMS, Norm, normalized
 from glinfer.kernels.options import KernelOptions
-from glinfer.kernels.rounded import rounded_rows
 from glinfer.kernels.spec import Pass
-from glinfer.program.oracle import relative_error
+from glinfer.program.oracle import relative_error, rounded_rows
 from glinfer.tensors.device import Device
 from qa.kernels.cases.normalization import layer_norm, rms_norm
 

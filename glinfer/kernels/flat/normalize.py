@@ -35,7 +35,7 @@ class Norm:
         offset: added to the weight.
         residual: [R, C], added to x first; optional.
         added: [R, C], receives the sum of x and the residual.
-        rounded: whether results are rounded, see :func:`glinfer.kernels.rounded.rounded_rows`.
+        rounded: whether results are rounded, see :func:`glinfer.program.oracle.rounded_rows`.
     """
 
     name: str

@@ -77,7 +77,7 @@ def post_norm(
     RMSNorm (Zhang and Sennrich 2019) of a branch's result, before it is added to the stream. x, residual and out are
     interleaved alike, gain [1, D] is a table of one row. Without ``residual`` blending adds to out,
     unless the norm is ``alone``. With a ``width`` D, the number of elements that are no padding, it is alone, and
-    its results are rounded, see :func:`glinfer.kernels.rounded.rounded_rows`.
+    its results are rounded, see :func:`glinfer.program.oracle.rounded_rows`.
     """
     inputs: Inputs = {"x": x, "gain": expect_table(draw.name, gain).name}
     defines: Defines = [("DIM", width or x.cols), ("EPS", eps), ("GAIN_WIDTH", -(-x.cols // 4))]
