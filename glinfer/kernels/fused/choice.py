@@ -131,7 +131,8 @@ def _rows_of(inputs: Mapping[str, Array], params: Params, size: tuple[int, int])
     """The rows of the table to choose for, and their float32 words, both [rows, 8]."""
     first = int(params["first_row"])
     table = np.ascontiguousarray(inputs["rows"][first : first + size[0]], dtype=np.uint32)
-    return table, table.view(np.float32).astype(np.float64)
+    with np.errstate(invalid="ignore"):  # words that are no floats may be signalling NaN
+        return table, table.view(np.float32).astype(np.float64)
 
 
 def _check_list(shapes: Shapes, params: Params) -> None:
