@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from running_server import Running, refused, running
 from template_models import write_other
-from thinking import MARKS
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -270,13 +269,13 @@ def test_calls_between_control_tokens(between: Running) -> None:
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory, no_processes: None) -> Iterator[Running]:
-    """``caller``, whose prompts end with ``<think>``, thinks and does as in SAID."""
+    """``caller``, whose prompts end with ``<think>``, seven tokens, thinks and does as in SAID."""
     folder = tmp_path_factory.mktemp("thinker")
     past = "{{ '<think>\\n' + m.reasoning_content + '\\n</think>' if m.reasoning_content else '' }}{% for c in"
     template = HERMES.replace("a\\n' }}", "a\\n<think>\\n' }}").replace("{% for c in", past)
-    _, words = write_other(folder, {}, added=MARKS)
+    _, words = write_other(folder, {})
     script = {len(words.encode(PROMPT + "<think>\n")) - 1: f"Hm.\n</think>\n\n{SAID}"}
-    path, _ = write_other(folder, script, template, added=MARKS)
+    path, _ = write_other(folder, script, template)
     with running(("caller", path), slots=2) as server:
         yield server
 
