@@ -218,13 +218,14 @@ async def chat_requests(
 
     form, asked_for, ids = await asked.off_loop(read, param, slow=True)
     structure, room = await structured_options(asked, asked_for), served.room(ids)
+    calls = isinstance(form, MessageForm) or (form is not None and frozenset(form.control.values()))
     requests = [
         BatchRequest(
             ids,
             {**each, "lora": asked.adapter, "max_tokens": min(room, each["max_tokens"] or room), **structure},
             form=served.chat_form(),
             client=asked.client,
-            calls=isinstance(form, MessageForm),
+            calls=calls,
         )
         for each in options
     ]

@@ -441,17 +441,20 @@ class ReplySplitter:
         calls: the names of the tools called so far; always empty without the argument ``calls``.
     """
 
-    def __init__(self, template: ChatForm, *, think: bool = False, calls: bool = False) -> None:
+    def __init__(self, template: ChatForm, *, think: bool = False, calls: bool | frozenset[int] = False) -> None:
         """Start a reply; ``think`` is whether the prompt begins thoughts.
 
-        Without ``calls``, calls of tools in channels are thoughts, and others belong to the answer.
+        Without ``calls``, calls of tools in channels are thoughts, and others belong to the answer. So do the control
+        tokens in ``calls``, which are shown.
         """
+        self._hidden = template.control_ids - calls if isinstance(calls, frozenset) else template.control_ids
+        calls = calls is True
         self._template, self._channels = template, template.channels
         self._kind: ReplyKind = "thinking" if think else "answer"
         # The header of a message so far; the first message may have none.
         self._header: list[int] | None = [] if self._channels is not None and self._channels.opens else None
         self._certain, self._with_calls = False, calls
-        self._marked = None if template.marks is None else MarkedReply(template.marks, think=think)
+        self._marked = None if template.marks is None else MarkedReply(template.marks, self._hidden, think=think)
         self._marks = template.call_tokens if calls else None
         # The beginning of a call, up to its arguments; then tokens that are shown with the next one.
         self._opened: list[int] | None = None
@@ -508,7 +511,7 @@ class ReplySplitter:
         return []
 
     def _shown(self, token: int) -> list[tuple[ReplyKind, int]]:
-        return [] if token in self._template.control_ids else [(self._kind, token)]
+        return [] if token in self._hidden else [(self._kind, token)]
 
     def _read(self, channels: Channels, header: list[int], token: int) -> list[tuple[ReplyKind, int]]:
         """Add a token to a header, whose end decides the kind of the message; return its tokens if it is not one."""

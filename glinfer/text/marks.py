@@ -5,7 +5,7 @@ A mark is text: one token, or several, of which the first may begin and the last
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -89,9 +89,9 @@ class MarkedReply:
     that a mark cuts is replaced by the tokens of its rest.
     """
 
-    def __init__(self, marks: Marks, *, think: bool) -> None:
-        """Start a reply; ``think`` is whether the prompt begins thoughts."""
-        self._marks, self._control = marks, frozenset(marks.control.values())
+    def __init__(self, marks: Marks, hidden: Collection[int], *, think: bool) -> None:
+        """Start a reply; ``think`` is whether the prompt begins thoughts, and ``hidden`` tokens are not shown."""
+        self._marks, self._hidden = marks, hidden
         self._thinks, self._wrapped = think, False
         # Whether thoughts or an answer have no text yet; whether a mark has come before.
         self._begins, self._marked = True, think
@@ -141,7 +141,7 @@ class MarkedReply:
             self._begins = self._begins and not data.strip()
             if not (self._begins and self._marked):
                 ids = self._marks.ids_of(data.decode(errors="replace")) if token is None else (token,)
-                shown += ((kind, each) for each in ids if each not in self._control)
+                shown += ((kind, each) for each in ids if each not in self._hidden)
         return shown
 
     def _cut(self, size: int) -> list[tuple[bytes, int | None]]:

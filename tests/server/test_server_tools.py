@@ -329,6 +329,25 @@ def test_calls_between_tags(tmp_path: Path, no_processes: None) -> None:
         assert [(part.name, json.loads(part.arguments)) for part in parts] == calls
 
 
+def test_calls_of_mistral(tmp_path: Path, no_processes: None) -> None:
+    """Its calls begin with a control token, and its templates refuse ids of another length than 9."""
+    checked = "{% for c in m.tool_calls or [] %}{{ raise_exception('length') if c.id | length != 9 }}"
+    template = TEMPLATE.replace("{% for c in m.tool_calls or [] %}", checked) + "{# [TOOL_CALLS] #}"
+    said = 'Wait.[TOOL_CALLS][{"name": "look", "arguments": {"city": "[R"}}, {"name": "now", "arguments": {}}]'
+    _, words = write_other(tmp_path, {}, special=("[TOOL_CALLS]",))
+    script = {len(words.encode(PROMPT)) - 1: said}
+    path, _ = write_other(tmp_path, script, template, special=("[TOOL_CALLS]",))
+    with running(("caller", path), slots=2) as server:
+        (choice,) = asked(server, max_tokens=150).choices
+        assert (choice.message.content, choice.finish_reason) == ("Wait.", "tool_calls")
+        calls = choice.message.tool_calls
+        assert [call.function.name for call in calls] == ["look", "now"]
+        assert streamed(asked(server, stream=True, parallel_tool_calls=False)) == ("Wait.", ["look"], {"city": "[R"})
+        results = [{"role": "tool", "tool_call_id": call.id, "content": "5"} for call in calls]
+        body = {"model": "caller", "messages": [USER, choice.message.model_dump(exclude_none=True), *results]}
+        assert 'look{"city": "[R"}now{}' in server.post("/apply-template", body).json()["prompt"]
+
+
 WRONG = {"name": "a", "arguments": "["}
 STRICT = {"name": "a", "parameters": {"not": {}}, "strict": True}
 BAD: list[tuple[Any, str, str]] = [
