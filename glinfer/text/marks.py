@@ -20,8 +20,9 @@ _THOUGHTS = (
     ("<|START_THINKING|>", "<|END_THINKING|>"),
     ("<|inner_prefix|>", "<|inner_suffix|>"),
 )
-# What names the marks around an answer in a template: Granite's instructions, and what Hunyuan's takes off old answers.
-_ANSWERS = {"<response></response>": ("<response>", "</response>"), "</answer>": ("<answer>", "</answer>")}
+# The marks around an answer, by what names them in a template: Granite's instructions; or control tokens of Hunyuan.
+_RESPONSE, _ANSWER = ("<response>", "</response>"), ("<answer>", "</answer>")
+_ANSWERS = {"<response></response>": _RESPONSE, "</answer>": _ANSWER, "<|extra_0|>": _ANSWER, "hy_Assistant": _ANSWER}
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Marks:
 
     Attributes:
         opening, closing: the texts around thoughts.
-        answer: the texts around an answer after thoughts, which not every answer has; or None.
+        answer: the texts around an answer, which not every answer has; or None.
         control: the id of every control token by its text.
         bytes_of: the bytes of a token.
         ids_of: the tokens of a text within a reply.
@@ -121,7 +122,7 @@ class MarkedReply:
         start = len(data) - len(data.lstrip()) if self._begins else None
         opening, closing = [self._marks.opening], [self._marks.closing] if self._thinks else []
         if self._marks.answer is not None and not self._thinks:
-            opening += [self._marks.answer[0]] if self._marked else []
+            opening += [self._marks.answer[0]]
             closing += ["\n" + self._marks.answer[1], self._marks.answer[1]] if self._wrapped else []
         for at in range(len(data)):
             for mark in map(str.encode, [*closing, *(opening if at == start else ())]):

@@ -36,7 +36,7 @@ REPLIES = [
     ("wraps answers", "<think>A</think>\n<answer>\nB\n</answe\n</answer>\n", "A", "B\n</answe"),
     ("wraps answers", "<think>A</think><answer>B\nC</answer>D", "A", "B\nCD"),
     ("wraps answers", "<think>A</think>B<answer>\n</answer>", "A", "B<answer>\n</answer>"),
-    ("wraps answers", "<answer>B</answer>", "", "<answer>B</answer>"),
+    ("wraps answers", "<answer>B</answer>", "", "B"),
     ("is not to think", "Yes.</think>", "", "Yes.</think>"),
     ("is not to think", "<think>A</think>B", "A", "B"),
 ]

@@ -506,6 +506,7 @@ def test_a_structured_reply_to_a_prompt_in_thoughts_begins_after_them(tmp_path: 
         ("</think>", ("<think>", "</think>", None)),
         ("[/THINK]<think", ("[THINK]", "[/THINK]", None)),
         ("<think></think> <response></response>", ("<think>", "</think>", ("<response>", "</response>"))),
+        ("<think> <｜hy_Assistant｜>", ("<think>", "</think>", ("<answer>", "</answer>"))),
         ("<think><response>", ("<think>", "</think>", None)),
         ("<|inner_prefix|>", ("<|inner_prefix|>", "<|inner_suffix|>", None)),
     ],

@@ -11,8 +11,10 @@ const THOUGHTS = [
   ["<|START_THINKING|>", "<|END_THINKING|>"],
   ["<|inner_prefix|>", "<|inner_suffix|>"],
 ];
+/** @type {[string, string]} */
+const ANSWER = ["<answer>", "</answer>"];
 /** @type {Record<string, [string, string]>} */
-const ANSWERS = { "<response></response>": ["<response>", "</response>"], "</answer>": ["<answer>", "</answer>"] };
+const ANSWERS = { "<response></response>": ["<response>", "</response>"], "</answer>": ANSWER, "<|extra_0|>": ANSWER, hy_Assistant: ANSWER };
 const SPACE_BEFORE = /^[ \t-\r]+/;
 const SPACE_AFTER = /[ \t-\r]+$/;
 
@@ -84,7 +86,7 @@ export class MarkedReply {
     const start = this.begins ? data.length - data.replace(SPACE_BEFORE, "").length : -1;
     const [first, last] = (!this.thinks && this.marks.answer) || [];
     const closing = this.thinks ? [this.marks.closing] : last && this.wrapped ? [`\n${last}`, last] : [];
-    const opening = first && this.isMarked ? [this.marks.opening, first] : [this.marks.opening];
+    const opening = first ? [this.marks.opening, first] : [this.marks.opening];
     for (let at = 0; at < data.length; at++) {
       for (const mark of at === start ? [...closing, ...opening] : closing) {
         if (data.startsWith(mark, at)) return [at, mark];
