@@ -31,7 +31,7 @@ class Marks:
 
     Attributes:
         opening, closing: the texts around thoughts.
-        answer: the texts around an answer, which not every answer has; or None.
+        answer: the texts around an answer, which not every answer has; empty for none.
         control: the id of every control token by its text.
         bytes_of: the bytes of a token.
         ids_of: the tokens of a text within a reply.
@@ -39,7 +39,7 @@ class Marks:
 
     opening: str
     closing: str
-    answer: tuple[str, str] | None
+    answer: tuple[str, str]
     control: Mapping[str, int]
     bytes_of: Callable[[int], bytes]
     ids_of: Callable[[str], Iterable[int]]
@@ -77,7 +77,7 @@ def marks_of(source: str, tokenizer: Tokenizer) -> Marks | None:
     """The marks that a template names: the first pair of which it has one text."""
     for opening, closing in _THOUGHTS:
         if opening in source or closing in source:
-            answer = next((pair for named, pair in _ANSWERS.items() if named in source), None)
+            answer = next((pair for named, pair in _ANSWERS.items() if named in source), ("", ""))
             control = tokenizer.control_tokens
             return Marks(opening, closing, answer, control, tokenizer.token_bytes, tokenizer.encode_plain)
     return None
@@ -92,24 +92,34 @@ class MarkedReply:
 
     def __init__(self, marks: Marks, hidden: Collection[int], *, think: bool) -> None:
         """Start a reply; ``think`` is whether the prompt begins thoughts, and ``hidden`` tokens are not shown."""
-        self._marks, self._hidden = marks, hidden
-        self._thinks, self._wrapped = think, False
+        self._bytes_of, self._ids_of, self._hidden = marks.bytes_of, marks.ids_of, hidden
+        opening, closing, first, last = (each.encode() for each in (marks.opening, marks.closing, *marks.answer))
+        self._openings = tuple(mark for mark in (opening, first) if mark)
+        # What follows a mark, and the marks that end it.
+        ends: tuple[ReplyKind, tuple[bytes, ...]] = ("answer", ())
+        self._after: Mapping[bytes, tuple[ReplyKind, tuple[bytes, ...]]] = {
+            first: ("answer", (b"\n" + last, last)), closing: ends, last: ends, b"\n" + last: ends,
+            opening: ("thinking", (closing,)),
+        }  # fmt: skip
+        self._kind, self._closings = self._after[opening if think else closing]
         # Whether thoughts or an answer have no text yet; whether a mark has come before.
         self._begins, self._marked = True, think
         self._held: list[tuple[bytes, int | None]] = []
 
     def push(self, token: int) -> list[tuple[ReplyKind, int]]:
         """Add a token, and return those that are now certain."""
+        data = self._bytes_of(token)
+        if not (self._begins or self._held or any(mark[:1] in data for mark in self._closings)):
+            return [] if token in self._hidden else [(self._kind, token)]
+        self._held += [(data, token)] if data else []
         shown: list[tuple[ReplyKind, int]] = []
-        self._held += [(data, token)] if (data := self._marks.bytes_of(token)) else []
         while True:
             size, mark = self._next()
             shown += self._taken(size)
             if not mark:
                 return shown
             self._cut(len(mark))
-            self._thinks = mark == self._marks.opening.encode()
-            self._wrapped = self._marks.answer is not None and mark == self._marks.answer[0].encode()
+            self._kind, self._closings = self._after[mark]
             self._begins = self._marked = True
 
     def finish(self) -> list[tuple[ReplyKind, int]]:
@@ -120,12 +130,8 @@ class MarkedReply:
         """The number of held bytes before a mark, and the mark; empty if it is not complete, or there is none."""
         data = b"".join(data for data, _ in self._held)
         start = len(data) - len(data.lstrip()) if self._begins else None
-        opening, closing = [self._marks.opening], [self._marks.closing] if self._thinks else []
-        if self._marks.answer is not None and not self._thinks:
-            opening += [self._marks.answer[0]]
-            closing += ["\n" + self._marks.answer[1], self._marks.answer[1]] if self._wrapped else []
         for at in range(len(data)):
-            for mark in map(str.encode, [*closing, *(opening if at == start else ())]):
+            for mark in (*self._closings, *(self._openings if at == start else ())):
                 if data.startswith(mark, at):
                     return at, mark
                 if mark.startswith(data[at:]):
@@ -134,15 +140,14 @@ class MarkedReply:
 
     def _taken(self, size: int) -> list[tuple[ReplyKind, int]]:
         """Take bytes, and return the tokens to show."""
-        kind: ReplyKind = "thinking" if self._thinks else "answer"
         shown: list[tuple[ReplyKind, int]] = []
         for data, token in self._cut(size):
             if token is None and self._begins and self._marked:
                 data = data.lstrip()
             self._begins = self._begins and not data.strip()
             if not (self._begins and self._marked):
-                ids = self._marks.ids_of(data.decode(errors="replace")) if token is None else (token,)
-                shown += ((kind, each) for each in ids if each not in self._hidden)
+                ids = self._ids_of(data.decode(errors="replace")) if token is None else (token,)
+                shown += ((self._kind, each) for each in ids if each not in self._hidden)
         return shown
 
     def _cut(self, size: int) -> list[tuple[bytes, int | None]]:

@@ -503,19 +503,19 @@ def test_a_structured_reply_to_a_prompt_in_thoughts_begins_after_them(tmp_path: 
     [
         ("", None),
         ("think </Think> <thinking> <answer></answer>", None),
-        ("</think>", ("<think>", "</think>", None)),
-        ("[/THINK]<think", ("[THINK]", "[/THINK]", None)),
+        ("</think>", ("<think>", "</think>", "")),
+        ("[/THINK]<think", ("[THINK]", "[/THINK]", "")),
         ("<think></think> <response></response>", ("<think>", "</think>", ("<response>", "</response>"))),
         ("<think> <｜hy_Assistant｜>", ("<think>", "</think>", ("<answer>", "</answer>"))),
-        ("<think><response>", ("<think>", "</think>", None)),
-        ("<|inner_prefix|>", ("<|inner_prefix|>", "<|inner_suffix|>", None)),
+        ("<think><response>", ("<think>", "</think>", "")),
+        ("<|inner_prefix|>", ("<|inner_prefix|>", "<|inner_suffix|>", "")),
     ],
 )
 def test_marks_count_if_the_template_names_them(
-    tmp_path: Path, named: str, pair: tuple[str, str, tuple[str, str] | None] | None
+    tmp_path: Path, named: str, pair: tuple[str, str, tuple[str, str] | str] | None
 ) -> None:
     chat = thinker(tmp_path, CHATML + named.join(("{# ", " #}")))
-    assert (chat.marks and (chat.marks.opening, chat.marks.closing, chat.marks.answer)) == pair
+    assert (chat.marks and (chat.marks.opening, chat.marks.closing, chat.marks.answer[0] and chat.marks.answer)) == pair
     expected = ("Hm", "Yes") if pair and pair[0] == "<think>" else ("", "<think>Hm</think>Yes")
     assert parts_of(chat, "<think>Hm</think>Yes") == expected
 

@@ -19,7 +19,7 @@ const SPACE_BEFORE = /^[ \t-\r]+/;
 const SPACE_AFTER = /[ \t-\r]+$/;
 
 /** @typedef {import("./library.js").LibraryTokenizer} LibraryTokenizer */
-/** @typedef {{opening: string, closing: string, answer: [string, string]|null}} Marks the texts around thoughts, and around an answer. */
+/** @typedef {{opening: string, closing: string, answer: [string, string]}} Marks the texts around thoughts, and around an answer, or empty ones. */
 
 /**
  * The marks that a template names: the first pair of which it has one text; or null.
@@ -29,7 +29,7 @@ const SPACE_AFTER = /[ \t-\r]+$/;
 export function marksOf(source) {
   const [opening, closing] = THOUGHTS.find((pair) => pair.some((mark) => source.includes(mark))) ?? [];
   const named = Object.keys(ANSWERS).find((text) => source.includes(text));
-  return opening ? { opening, closing, answer: named ? ANSWERS[named] : null } : null;
+  return opening ? { opening, closing, answer: named ? ANSWERS[named] : ["", ""] } : null;
 }
 
 function bytesOf(id, tokenizer) {
@@ -50,11 +50,21 @@ export class MarkedReply {
    * @param {boolean} think whether the prompt begins thoughts.
    * @param {LibraryTokenizer} tokenizer
    */
-  constructor(marks, think, tokenizer) {
-    this.marks = marks;
+  constructor({ opening, closing, answer }, think, tokenizer) {
+    const [first, last] = answer;
     this.tokenizer = tokenizer;
-    this.thinks = this.isMarked = think;
-    this.wrapped = false;
+    this.openings = first ? [opening, first] : [opening];
+    /** @type {Record<string, [string, string[]]>} what follows a mark, and the marks that end it */
+    this.after = {
+      [first]: ["answer", [`\n${last}`, last]],
+      [last]: ["answer", []],
+      [`\n${last}`]: ["answer", []],
+      [closing]: ["answer", []],
+      [opening]: ["thinking", [closing]],
+    };
+    this.kind = think ? "thinking" : "answer";
+    this.closings = think ? [closing] : [];
+    this.isMarked = think;
     this.begins = true; // thoughts or an answer have no text yet
     this.held = []; // bytes of tokens and their ids; null where a mark has cut a token
   }
@@ -69,8 +79,7 @@ export class MarkedReply {
       shown.push(...this.taken(size));
       if (!mark) return shown;
       this.cut(mark.length);
-      this.thinks = mark === this.marks.opening;
-      this.wrapped = mark === this.marks.answer?.[0];
+      [this.kind, this.closings] = this.after[mark];
       this.begins = this.isMarked = true;
     }
   }
@@ -84,11 +93,8 @@ export class MarkedReply {
   next() {
     const data = this.held.map(([bytes]) => bytes).join("");
     const start = this.begins ? data.length - data.replace(SPACE_BEFORE, "").length : -1;
-    const [first, last] = (!this.thinks && this.marks.answer) || [];
-    const closing = this.thinks ? [this.marks.closing] : last && this.wrapped ? [`\n${last}`, last] : [];
-    const opening = first ? [this.marks.opening, first] : [this.marks.opening];
     for (let at = 0; at < data.length; at++) {
-      for (const mark of at === start ? [...closing, ...opening] : closing) {
+      for (const mark of at === start ? [...this.closings, ...this.openings] : this.closings) {
         if (data.startsWith(mark, at)) return [at, mark];
         if (mark.startsWith(data.slice(at))) return [at, ""];
       }
@@ -105,7 +111,7 @@ export class MarkedReply {
       this.begins &&= !data.replace(SPACE_BEFORE, "");
       if (this.begins && this.isMarked) continue;
       const ids = id === null ? this.idsOf(data) : [id];
-      shown.push(...ids.filter((each) => !this.tokenizer.controlIds.has(each)).map((each) => [this.thinks ? "thinking" : "answer", each]));
+      shown.push(...ids.filter((each) => !this.tokenizer.controlIds.has(each)).map((each) => [this.kind, each]));
     }
     return shown;
   }
