@@ -12,7 +12,8 @@
  * @property {number|null} think the token that begins the model's thoughts.
  * @property {number|null} answer the token between the model's thoughts and its answer.
  * @property {(ids: number[]) => boolean} [beginsThoughts] whether a prompt ends with the mark that begins thoughts.
- * @property {(think: boolean) => import("../text/marks.js").MarkedReply|null} [marked] what sorts a reply with marks.
+ * @property {(think: boolean) => {push: (id: number) => [string, number][], finish: () => [string, number][]}|null} [marked] what
+ *   sorts a reply with marks.
  * @property {boolean} takesSystem whether a conversation may begin with a system prompt.
  * @property {(message: string) => number[]} encodeMessage ids of one message.
  * @property {(turns: Turn[], newest: Turn, system: string) => number[]} prompt everything up to where the model writes.
