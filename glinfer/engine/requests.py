@@ -32,7 +32,8 @@ class BatchRequest:
         text: whether the result has text; by default if the prompt is text.
         form: the chat form of a reply, whose result has text: control tokens are hidden, thoughts are separate, and the
             form's end tokens end it by default.
-        calls: whether tool calls are separate from thoughts, if the form has them as separate messages.
+        calls: whether tool calls are separate from thoughts, if the form has them as separate messages; or the control
+            tokens of calls within the text, which are then text too.
         client: the owner of the request; clients take turns, and only requests of one client share prefixes.
     """
 
@@ -42,7 +43,7 @@ class BatchRequest:
     text: bool | None = None
     form: ChatForm | None = None
     client: Hashable = None
-    calls: bool = False
+    calls: bool | frozenset[int] = False
 
     @property
     def has_text(self) -> bool:

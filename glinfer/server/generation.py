@@ -213,18 +213,19 @@ async def chat_requests(
         own = {"tools": {"grammar": grammar}} if used else {}
         ids, chat = served.chat_ids(messages(), definitions, how), served.chat_form()
         # A call may come after thoughts, unless it is required or the grammar has no token for their end.
-        free = body.tool_choice in (None, "auto") and chat.control_ids.isdisjoint(chat.marks or ())
+        free = body.tool_choice in (None, "auto") and (chat.marks is None or chat.marks.are_text)
         return form, {**structures, **own}, chat.without_thoughts(ids) if structures or (used and not free) else ids
 
     form, asked_for, ids = await asked.off_loop(read, param, slow=True)
     structure, room = await structured_options(asked, asked_for), served.room(ids)
+    calls = isinstance(form, MessageForm) or (form is not None and frozenset(form.control.values()))
     requests = [
         BatchRequest(
             ids,
             {**each, "lora": asked.adapter, "max_tokens": min(room, each["max_tokens"] or room), **structure},
             form=served.chat_form(),
             client=asked.client,
-            calls=isinstance(form, MessageForm),
+            calls=calls,
         )
         for each in options
     ]

@@ -220,7 +220,7 @@ def _call_form(served: Served) -> CallForm:
     chat = served.chat_form()
     if not chat.template_source:
         raise StructureError(f"the chat template of {served.name} has no place for tools; leave them out")
-    form = tool_form(chat.template_source)
+    form = tool_form(chat.template_source, served.tokenizer.control_tokens)
     tokens = chat.call_tokens if form == FORMS["gemma4"] else chat.channels
     if isinstance(form, MessageForm) and tokens is None:
         raise StructureError(

@@ -12,6 +12,8 @@ from glinfer.structured.tagged import TagForm, TagParser
 from glinfer.structured.tools import FORMS, CallForm, ToolForm, ToolParser
 from glinfer.text.reply import ChatPart
 
+_MISTRAL_ID = 9  # letters and digits in ids, which its templates require
+
 
 class CallDeltas:
     """The text and the calls of one answer."""
@@ -21,6 +23,7 @@ class CallDeltas:
         self._parser: CallParser | None = ToolParser(form) if isinstance(form, ToolForm) else None
         if isinstance(form, TagForm):
             self._parser = TagParser(form)
+        self._id_length = _MISTRAL_ID if form.name in ("calls", "args") else None
         self._gemma, self._arguments = form == FORMS["gemma4"], GemmaArguments()
         self._apart = -1
         self._content = ""
@@ -47,7 +50,11 @@ class CallDeltas:
             return {"content": part.text}
         if part.call == len(self._calls):  # a name may be empty
             function = {"name": part.name, "arguments": part.arguments}
-            call = {"id": new_id("call_"), "type": "function", "function": function}
+            call = {
+                "id": new_id("call" if self._id_length else "call_")[: self._id_length],
+                "type": "function",
+                "function": function,
+            }
             self._calls.append({**call, "function": {**function}})
             return {"tool_calls": [{"index": part.call, **call}]}
         self._calls[part.call]["function"]["arguments"] += part.arguments

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,15 +38,33 @@ class ToolPart:
     arguments: str = ""
 
 
-def called_or_text(opening: str, calls: str, *, required: bool) -> list[str]:
+def spelled(text: str, control: Mapping[str, int]) -> str:
+    """A text in a grammar, with control tokens as ids."""
+    names = "|".join(map(re.escape, sorted(control, key=len, reverse=True))) or "(?!)"
+    return (
+        " ".join(
+            f"<[{control[part]}]>" if part in control else json.dumps(part)
+            for part in re.split(f"({names})", text)
+            if part
+        )
+        or '""'
+    )
+
+
+def until(rule: str, end: str, control: Mapping[str, int]) -> str:
+    """The rule of a text up to and with the first ``end``; text cannot spell one that begins with a control token."""
+    written = spelled(end, control)
+    return f"{rule}{'' if written.startswith('<[') else '[lazy]'}: TEXT {written}"
+
+
+def called_or_text(opening: str, calls: str, control: Mapping[str, int], *, required: bool) -> list[str]:
     """The rules of a reply that is text, or ``calls`` after ``opening``, whose first occurrence ends the text before.
 
-    ``required`` allows only calls, without text before them.
+    ``required`` allows only calls, without text before them. ``control`` are the control tokens in texts of the form.
     """
-    opened = json.dumps(opening)
     if required:
-        return [f"start: {opened} {calls}", TEXT]
-    return ["start: TEXT | called", f"called: opened {calls}", f"opened[lazy]: TEXT {opened}", TEXT]
+        return [f"start: {spelled(opening, control)} {calls}", TEXT]
+    return ["start: TEXT | called", f"called: opened {calls}", until("opened", opening, control), TEXT]
 
 
 def written_schema(given: Mapping[str, Any], strict: bool, **separators: str) -> str:

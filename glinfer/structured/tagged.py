@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from glinfer.errors import StructureError
-from glinfer.structured.parts import CallParser, Schemas, ToolPart, called_or_text, written_schema
+from glinfer.structured.parts import CallParser, Schemas, ToolPart, called_or_text, spelled, until, written_schema
 
 _KNOWN = {"type", "enum", "title", "description", "default", "examples"}
 
@@ -23,7 +23,7 @@ class TagForm:
     """The texts of a form.
 
     Attributes:
-        name: ``glm-4.5``, ``minimax`` or ``coder``.
+        name: ``glm-4.5``, ``minimax``, ``seed`` or ``coder``.
         mark: text that only templates of this form have.
         opening: the beginning of the first call; text may come before it.
         before_name, after_name: the texts around the name of a tool.
@@ -33,6 +33,7 @@ class TagForm:
         end: text after the last call.
         loose: whether line breaks may be left out.
         texts: tools and their arguments whose values are bare text.
+        control: ids of the control tokens in the texts.
     """
 
     name: str
@@ -48,6 +49,7 @@ class TagForm:
     end: str
     loose: bool = False
     texts: frozenset[tuple[str, str]] = frozenset()
+    control: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, tools: Schemas) -> TagForm:
         """The form with these tools."""
@@ -82,6 +84,10 @@ TAG_FORMS = (
         *('<parameter name="', '">', "</parameter>", "</invoke>", "", "\n</minimax:tool_call>"),
     ),
     TagForm(
+        *("seed", "<seed:tool_call>", "<seed:tool_call>", "\n<function=", ">", "<parameter=", ">", "</parameter>"),
+        *("</function>\n</seed:tool_call>", "\n<seed:tool_call>", ""),
+    ),
+    TagForm(
         *("coder", "<parameter=", "<tool_call>", "\n<function=", ">", "<parameter=", ">\n", "\n</parameter>"),
         *("</function>\n</tool_call>", "\n<tool_call>", ""),
     ),
@@ -106,8 +112,8 @@ def tagged_grammar(form: TagForm, tools: Schemas, *, required: bool, parallel: b
 
     def written(text: str) -> str:
         if not form.loose or "\n" not in text:
-            return json.dumps(text) if text else ""
-        return ' "\\n"? '.join(json.dumps(part) for part in text.split("\n") if part)
+            return spelled(text, form.control) if text else ""
+        return ' "\\n"? '.join(spelled(part, form.control) for part in text.split("\n") if part)
 
     line, rules = ('"\\n"?' if form.loose else '"\\n"'), list[str]()
     for number, (tool, (schema, strict)) in enumerate(tools.items()):
@@ -133,8 +139,8 @@ def tagged_grammar(form: TagForm, tools: Schemas, *, required: bool, parallel: b
     several = f"call ({between} call)*" if parallel else "call"
     calls = f"{several} {written(form.end)}"
     rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
-    value = f"text[lazy]: TEXT {json.dumps(form.after_value)}"
-    return "\n".join([*called_or_text(form.opening, calls, required=required), value, *rules])
+    start = called_or_text(form.opening, calls, form.control, required=required)
+    return "\n".join([*start, until("text", form.after_value, form.control), *rules])
 
 
 class TagParser(CallParser):

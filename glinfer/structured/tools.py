@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from glinfer.errors import StructureError
 from glinfer.structured.gemma import OPENING, gemma_grammar
-from glinfer.structured.parts import TEXT, CallParser, Schemas, ToolPart, called_or_text, written_schema
+from glinfer.structured.parts import TEXT, CallParser, Schemas, ToolPart, called_or_text, spelled, written_schema
 from glinfer.structured.tagged import TAG_FORMS, TagForm, tagged_grammar
 
 _TAG, _END_TAG = "<tool_call>", "</tool_call>"
@@ -27,7 +27,8 @@ class ToolForm:
     """The text of tool calls in a family of templates.
 
     Attributes:
-        name: ``hermes``, ``list`` or ``bare``.
+        name: a name in ``FORMS``.
+        mark: text that only templates of this form, and of those after it in ``FORMS``, have.
         opening: the beginning of the first call; a reply without it has no calls.
         before_name: text before the name, after ``opening`` or ``between``.
         before_arguments: text between the name and the arguments.
@@ -35,16 +36,19 @@ class ToolForm:
         between: text between two calls, up to ``before_name``; empty if a reply can have only one call.
         end: text after the last call.
         anywhere: whether text may come before the first call.
+        control: ids of the control tokens in the texts.
     """
 
     name: str
+    mark: str
     opening: str
     before_name: str
     before_arguments: str
     closing: str
     between: str
     end: str
-    anywhere: bool
+    anywhere: bool = True
+    control: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -55,37 +59,49 @@ class MessageForm:
 
 
 CallForm = ToolForm | TagForm | MessageForm
-_ARGUMENTS = '", "arguments": '
+_NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
+_LIST = (_NAME, _ARGUMENTS, "}", ", ")
 FORMS: Mapping[str, CallForm] = {
     form.name: form
     for form in (
-        ToolForm("hermes", _TAG, '\n{"name": "', _ARGUMENTS, "}\n" + _END_TAG, "\n" + _TAG, "", True),
-        ToolForm("list", _TAG + "[", '{"name": "', _ARGUMENTS, "}", ", ", "]" + _END_TAG, True),
-        ToolForm("bare", '{"name": "', "", '", "parameters": ', "}", "", "", False),
-        *TAG_FORMS,
         MessageForm("harmony"),
         MessageForm("gemma4"),
+        *TAG_FORMS,
+        ToolForm("toolcall", "<TOOLCALL>[", "<TOOLCALL>[", *_LIST, "]</TOOLCALL>"),
+        ToolForm("tool-calls", "<tool_calls>[", "<tool_calls>[", *_LIST, "]</tool_calls>"),
+        ToolForm("list", _TAG + "[", _TAG + "[", *_LIST, "]" + _END_TAG),
+        ToolForm("inline", _TAG + "{", _TAG, _NAME, _ARGUMENTS, "}" + _END_TAG, "\n" + _TAG, ""),
+        ToolForm("hermes", _TAG, _TAG, "\n" + _NAME, _ARGUMENTS, "}\n" + _END_TAG, "\n" + _TAG, ""),
+        ToolForm("args", "[ARGS]", "[TOOL_CALLS]", "", "[ARGS]", "", "[TOOL_CALLS]", ""),
+        ToolForm("calls", "[TOOL_CALLS]", "[TOOL_CALLS][", *_LIST, "]"),
+        ToolForm("token", "<|tool_call|>", "<|tool_call|>[", *_LIST, "]"),
+        ToolForm("prefix", "<|tools_prefix|>", "<|tools_prefix|>[", '{"', '": ', "}", ", ", "]<|tools_suffix|>"),
+        ToolForm(
+            *("action", "<|START_ACTION|>", "<|START_ACTION|>[", '\n    {"tool_call_id": "0", "tool_name": "'),
+            *('", "parameters": ', "}", "", "\n]<|END_ACTION|>"),
+        ),
+        ToolForm("bare", '"parameters": ', _NAME, "", '", "parameters": ', "}", "", "", False),
     )
 }
 """The call forms by name."""
+_OTHER_CALLS = ("<function", "tool_name")  # of templates with parameters in a form of their own
 
 
-def tool_form(template: str) -> CallForm:
-    """The call form of a chat template, found in its source."""
+def tool_form(template: str, control: Mapping[str, int] | None = None) -> CallForm:
+    """The call form of a chat template, found in its source, with the control tokens of the tokenizer in its texts."""
     if "<|channel|>" in template and "functions." in template:
         return FORMS["harmony"]
     if OPENING in template:
         return FORMS["gemma4"]
-    tagged = next((form for form in TAG_FORMS if form.mark in template), None)
-    if tagged is not None:
-        return tagged
-    if _TAG in template:
-        return FORMS["list" if _TAG + "[" in template else "hermes"]
-    if "python_tag" in template or '"parameters": ' in template:
-        return FORMS["bare"]
-    raise StructureError(
-        f"this model's chat template writes tool calls in an unknown form; expected one of {', '.join(FORMS)}"
-    )
+    forms = (form for form in FORMS.values() if not isinstance(form, MessageForm) and form.mark in template)
+    found = next(forms, None)
+    if found is None or (found.name == "bare" and any(text in template for text in _OTHER_CALLS)):
+        raise StructureError(
+            f"this model's chat template writes tool calls in an unknown form; expected one of {', '.join(FORMS)}"
+        )
+    texts = [value for value in vars(found).values() if isinstance(value, str)]
+    used = {name: token for name, token in (control or {}).items() if any(name in text for text in texts)}
+    return replace(found, control={name: token for name, token in used.items() if len(name) > 2})
 
 
 def call_grammar(form: CallForm, tools: Schemas, *, required: bool, parallel: bool) -> str:
@@ -107,11 +123,13 @@ def call_grammar(form: CallForm, tools: Schemas, *, required: bool, parallel: bo
     rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
     if isinstance(form, MessageForm):
         return "\n".join([f"start: thought* {'call' if required else '(answer | call)'}", *_MESSAGES, *rules])
-    more = f" ({json.dumps(form.between + form.before_name)} call)*" if parallel and form.between else ""
-    end = f" {json.dumps(form.end)}" if form.end else ""
-    calls = f"{json.dumps(form.before_name)} call{more}{end}" if form.before_name else f"call{more}{end}"
+    between, before, end = (
+        spelled(text, form.control) for text in (form.between + form.before_name, form.before_name, form.end)
+    )
+    more = f"({between} call)*" if parallel and form.between else ""
+    calls = f"{before} call {more} {end}"
     if required or form.anywhere:
-        start = called_or_text(form.opening, calls, required=required)
+        start = called_or_text(form.opening, calls, form.control, required=required)
     else:
         start = [f"start: TEXT | {json.dumps(form.opening)} {calls}", "TEXT: /([^{](.|\\n)*)?/"]
     return "\n".join([*start, *rules])
@@ -135,8 +153,8 @@ def _message_call(name: str, schema: Mapping[str, Any], strict: bool) -> str:
 
 
 def _call(form: ToolForm, name: str, schema: Mapping[str, Any], strict: bool) -> str:
-    head = json.dumps(name + form.before_arguments)
-    return f"{head} %json {written_schema(schema, strict)} {json.dumps(form.closing)}"
+    head = f"{json.dumps(name)} {spelled(form.before_arguments, form.control)}"
+    return f"{head} %json {written_schema(schema, strict)} {spelled(form.closing, form.control)}"
 
 
 class ToolParser(CallParser):

@@ -17,30 +17,24 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import Any, Literal
+from typing import Any
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError, OptionError
 from glinfer.families.settings import quoted
 from glinfer.formats import find_model
 from glinfer.formats.files import AnyPath
+from glinfer.text.marks import MarkedReply, Marks, ReplyKind, marks_of
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import NO_KWARGS, OPEN, Check, JinjaTemplate, Message, Rendering, Tools, find_template
 from glinfer.text.tokenizer import Tokenizer, encodable
 
-ReplyKind = Literal["thinking", "answer", "call"]
 _END_OF_TEXT = "<|endoftext|>"
 _NO_SYSTEM = "this model's chat form has no place for a system prompt; leave it out"
 _NO_TOOLS = "this model's chat form has no place for tools; leave them out"
 _NO_KWARGS = "this model's chat form has no template; leave its arguments out"
 _NOT_LAST = "the last message is not a text of the assistant's; to continue a message, put the assistant's last"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking", "reasoning_content"})
-_THINK_MARKS = (
-    ("<think>", "</think>"),
-    ("<seed:think>", "</seed:think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-)
 _CHANNEL_TOKENS = ("<|start|>", "<|channel|>", "<|message|>")
 _CHANNEL_ENDS = ("<|channel>", "<channel|>")
 _CALL_TOKENS = ("<|tool_call>", "<tool_call|>", '<|"|>')
@@ -109,7 +103,7 @@ class ChatForm(ABC):
         think: the token that begins the model's thoughts, or None.
         answer: the token between the model's thoughts and its answer, or None.
         no_think: the reason why ``think`` is None.
-        marks: the tokens around thoughts at the beginning of a reply, which text may spell too, or None.
+        marks: the texts around thoughts at the beginning of a reply, or None.
         channels: the tokens of messages in channels, or None.
         call_tokens: the tokens of calls within a reply, or None.
         template_source: the source of the form's Jinja template if it uses tools, else "".
@@ -119,7 +113,7 @@ class ChatForm(ABC):
     think: int | None = None
     answer: int | None = None
     no_think: str
-    marks: tuple[int, int] | None = None
+    marks: Marks | None = None
     channels: Channels | None = None
     call_tokens: CallTokens | None = None
     template_source = ""
@@ -139,23 +133,13 @@ class ChatForm(ABC):
             raise InputError("the message is empty; expected at least one character")
         return tuple(self._tokenizer.encode(encodable(message, "the message"), allow_special=False))
 
-    def is_space(self, token: int) -> bool:
-        """Whether a token is white space alone."""
-        return self._tokenizer.token_bytes(token).isspace()
-
     def begins_thoughts(self, prompt: Sequence[int]) -> bool:
         """Whether a prompt ends with the mark that begins thoughts, and perhaps white space."""
-        if self.marks is None:
-            return False
-        return next((token for token in reversed(prompt) if not self.is_space(token)), None) == self.marks[0]
+        return self.marks is not None and self.marks.space_after(prompt) is not None
 
     def without_thoughts(self, prompt: Sequence[int]) -> list[int]:
         """The ids of a prompt; if they begin thoughts, these are empty, so that the answer begins at once."""
-        ids = list(prompt)
-        if self.marks is None or not self.begins_thoughts(ids):
-            return ids
-        gap = self._tokenizer.encode_plain("\n\n")
-        return [*ids[: len(ids) - ids[::-1].index(self.marks[0])], *gap, self.marks[1], *gap]
+        return list(prompt) if self.marks is None else self.marks.closed(prompt)
 
     @abstractmethod
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:
@@ -307,7 +291,7 @@ class TemplateChat(ChatForm):
             line_break = tokenizer.encode("\n", allow_special=False)[-1]
             self.channels = Channels(channel, channel, line_break, tokenizer.decode, opens=False)
         if self.channels is None:
-            self.marks = _marks_of(template, tokenizer)
+            self.marks = marks_of(template.source, tokenizer)
         ends = tuple(ends)
         if found := written(_CALL_TOKENS):
             opening, closing, quote = found
@@ -342,17 +326,6 @@ class TemplateChat(ChatForm):
             raise InputError(_NOT_LAST)
         how = replace(how, kwargs={**self._kwargs, **how.kwargs})
         return tuple(self._template.ids(self._tokenizer, messages, how, tools=tools, check=check))
-
-
-def _marks_of(template: JinjaTemplate, tokenizer: Tokenizer) -> tuple[int, int] | None:
-    """The tokens around thoughts: the first pair of which the template names one, and each is a single token."""
-    for pair in _THINK_MARKS:
-        if any(mark in template.source for mark in pair):
-            known = tokenizer.control_tokens
-            ids = [[known[mark]] if mark in known else tokenizer.encode_plain(mark) for mark in pair]
-            if all(len(each) == 1 for each in ids):
-                return ids[0][0], ids[1][0]
-    return None
 
 
 def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> JinjaTemplate | None:
@@ -460,26 +433,28 @@ class ReplySplitter:
 
     ``<|think|>`` (``<think>``) switches to thinking and ``<|assistant|>`` (``</think>``) to the answer, wherever the
     model writes them; a token of ``stop_ids`` ends the reply. Control tokens, headers of messages in channels and
-    tokens after the end are not shown. A reply that begins without a header is an answer. Of a template's ``marks`` the
-    first begins thoughts only where a reply or its answer begins; white space after either is not shown.
+    tokens after the end are not shown. A reply that begins without a header is an answer. Of a template's ``marks`` see
+    :class:`MarkedReply`.
 
     Attributes:
         done: whether a stop token has ended the reply.
         calls: the names of the tools called so far; always empty without the argument ``calls``.
     """
 
-    def __init__(self, template: ChatForm, *, think: bool = False, calls: bool = False) -> None:
+    def __init__(self, template: ChatForm, *, think: bool = False, calls: bool | frozenset[int] = False) -> None:
         """Start a reply; ``think`` is whether the prompt begins thoughts.
 
-        Without ``calls``, calls of tools in channels are thoughts, and others belong to the answer.
+        Without ``calls``, calls of tools in channels are thoughts, and others belong to the answer. So do the control
+        tokens in ``calls``, which are shown.
         """
+        self._hidden = template.control_ids - calls if isinstance(calls, frozenset) else template.control_ids
+        calls = calls is True
         self._template, self._channels = template, template.channels
         self._kind: ReplyKind = "thinking" if think else "answer"
         # The header of a message so far; the first message may have none.
         self._header: list[int] | None = [] if self._channels is not None and self._channels.opens else None
         self._certain, self._with_calls = False, calls
-        # Whether thoughts or an answer have no text yet; whether a mark has come before.
-        self._begins, self._marked = True, think
+        self._marked = None if template.marks is None else MarkedReply(template.marks, self._hidden, think=think)
         self._marks = template.call_tokens if calls else None
         # The beginning of a call, up to its arguments; then tokens that are shown with the next one.
         self._opened: list[int] | None = None
@@ -501,8 +476,8 @@ class ReplySplitter:
                 self._header, self._certain = [], True
             if self._header is not None:
                 return self._read(self._channels, self._header, token)
-        if self._template.marks is not None:
-            return self._between(self._template.marks, token)
+        if self._marked is not None:
+            return self._marked.push(token)
         if token == self._template.think:
             self._kind = "thinking"
         elif token == self._template.answer:
@@ -510,7 +485,9 @@ class ReplySplitter:
         return self._shown(token)
 
     def finish(self) -> list[tuple[ReplyKind, int]]:
-        """End the reply and return its first tokens if they were held back as a possible header."""
+        """End the reply and return the tokens that were held back as a possible header or mark."""
+        if self._marked is not None:
+            return self._marked.finish()
         held, self._header = () if self._certain else self._header or (), None
         waiting, self._waiting = self._waiting, []
         return [*(("call", token) for token in waiting), *(shown for token in held for shown in self._shown(token))]
@@ -533,17 +510,8 @@ class ReplySplitter:
             return [("call", each) for each in shown]
         return []
 
-    def _between(self, marks: tuple[int, int], token: int) -> list[tuple[ReplyKind, int]]:
-        """Add a token of a reply whose thoughts stand between marks."""
-        if (token == marks[0] and self._begins) or (token == marks[1] and self._kind == "thinking"):
-            self._kind = "thinking" if token == marks[0] else "answer"
-            self._begins = self._marked = True
-            return []
-        self._begins = self._begins and self._template.is_space(token)
-        return [] if self._begins and self._marked else self._shown(token)
-
     def _shown(self, token: int) -> list[tuple[ReplyKind, int]]:
-        return [] if token in self._template.control_ids else [(self._kind, token)]
+        return [] if token in self._hidden else [(self._kind, token)]
 
     def _read(self, channels: Channels, header: list[int], token: int) -> list[tuple[ReplyKind, int]]:
         """Add a token to a header, whose end decides the kind of the message; return its tokens if it is not one."""

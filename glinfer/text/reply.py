@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from glinfer.text.assembler import TextAssembler
-from glinfer.text.chat import ReplyKind, ReplySplitter
+from glinfer.text.chat import ReplySplitter
+from glinfer.text.marks import ReplyKind
 from glinfer.text.tokenizer import Tokenizer
 
 

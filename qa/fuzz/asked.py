@@ -33,6 +33,7 @@ from glinfer.structured.gemma import GemmaArguments
 from glinfer.structured.structure import Structure, structure_of
 from glinfer.structured.tools import FORMS, ToolForm, ToolParser, call_grammar
 from glinfer.text.chat import CallTokens, Channels, ReplySplitter
+from glinfer.text.marks import Marks
 from glinfer.text.reply import ReplyAssembler
 from glinfer.text.template_worker import answer
 from glinfer.text.templates import JinjaTemplate
@@ -349,11 +350,8 @@ class _Form:
     answer: int | None = ord("$")
     channels: Channels | None = None
     call_tokens: CallTokens | None = None
-    marks: tuple[int, int] | None = None
+    marks: Marks | None = None
     control_ids: frozenset[int] = frozenset({0, ord("^"), ord("$")})
-
-    def is_space(self, token: int) -> bool:
-        return _decoded([token]).isspace()
 
 
 def _decoded(ids: Iterable[int]) -> str:
@@ -362,6 +360,7 @@ def _decoded(ids: Iterable[int]) -> str:
 
 _HARMONY = Channels(ord("<"), ord("|"), ord(">"), _decoded)
 _CALLS = CallTokens(ord("<"), ord(">"), ord('"'), _decoded)
+_MARKS = Marks("<th>", "</th>", ("<a>", "</a>"), {}, lambda token: bytes([token]), str.encode)
 
 
 def replies() -> Files:
@@ -372,6 +371,7 @@ def replies() -> Files:
         '{"name": "look", "parameters": {"a": 1}}',
         "|analysis>thoughts<assistant|final>the answer^more$end\0x",
         '|analysis>hm<assistant to=functions.look|commentary json>{}<|commentary to=functions.b >{"a": 1',
+        "<th>\nhm</t</th>\n<a>yes\n</a>no<th></",
         'Wait.<call:look{city:"Rome",n:[1,{a:true}]}><call:now{}>more<call:<{a:<|"|>}<|"|>}',
     ]
     return {f"{step}.txt": text.encode() for step, text in enumerate(texts, start=1)}
@@ -397,7 +397,7 @@ def reply(path: Path) -> None:
             assert sum(len(part.text) + len(part.name) + len(part.arguments) for part in parts_of) <= len(text)
     converted = GemmaArguments()
     assert "".join(map(converted.push, _cut(text, step))) == GemmaArguments().push(text), text
-    for chat in (_Form(), _Form(channels=_HARMONY), _Form(call_tokens=_CALLS), _Form(marks=(ord("^"), ord("$")))):
+    for chat in (_Form(), _Form(channels=_HARMONY), _Form(call_tokens=_CALLS), _Form(marks=_MARKS)):
         splitter: Any = ReplySplitter(chat, calls=True)  # type: ignore[arg-type]
         assembler = ReplyAssembler(_words(), ["STOP"], splitter)
         said = "".join(part.text for token in data for part in assembler.push(token))

@@ -40,7 +40,7 @@ def test_the_site_has_tokenizer_template_and_libraries(tmp_path: Path) -> None:
     path = written(tmp_path / "m", post_processor=json.loads(first.__getstate__()))
     made = export_web(path, tmp_path / "out", limits="webgl2")
     assert made.notes == ()
-    for name in ("text/template.js", *(name for files in LIBRARIES.values() for name in files)):
+    for name in ("text/template.js", "text/marks.js", *(name for files in LIBRARIES.values() for name in files)):
         assert (made.folder / name).read_bytes() == (web / name).read_bytes()
     assert (made.folder / "texts.js").read_bytes() == (web / "library_texts.js").read_bytes()
     assert (made.folder / "answers.js").read_bytes() == (web / "markdown_answers.js").read_bytes()

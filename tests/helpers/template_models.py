@@ -42,14 +42,15 @@ def write_other(
     harmony: bool = False,
     gemma: bool = False,
     added: tuple[str, ...] = (),
+    special: tuple[str, ...] = (),
     context: int = 192,
 ) -> tuple[Path, Tokenizer]:
     """A model of another family that says these texts from these positions on, each with its ``<|im_end|>``.
 
     With ``harmony`` it has the control tokens of gpt-oss too, and its texts end as those do; with ``gemma`` those of
-    Gemma 4. ``added`` are further tokens, which text may spell.
+    Gemma 4. ``added`` are further tokens, which text may spell, and ``special`` control tokens.
     """
-    library = byte_library(*(HARMONY_TOKENS if harmony else GEMMA_TOKENS if gemma else ()))
+    library = byte_library(*(HARMONY_TOKENS if harmony else GEMMA_TOKENS if gemma else special))
     library.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in added])
     library.save(str(folder / "tokenizer.json"))
     config = {} if template is None else {"chat_template": template}

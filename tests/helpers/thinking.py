@@ -6,10 +6,17 @@ import tokenizers
 from template_models import CHATML, byte_library
 
 MARKS = ("<think>", "</think>")
+VOCABULARIES = {
+    "of bytes": (),
+    "with marks": MARKS,
+    "with parts of marks": (".</", "<th", ">\n", "\n\n", "k> Y", "k>\n", "k>>\n\n", "r>D"),
+}
+"""Tokens of several letters."""
 _OPENED = "<|im_start|>assistant\\n"
 TEMPLATES = {
     "may think": CHATML + "{# </think> #}",
     "thinks": CHATML.replace(_OPENED, _OPENED + "<think>\\n"),
+    "wraps answers": CHATML + "{# </think> </answer> #}",
     "is not to think": CHATML.replace(_OPENED, _OPENED + "<think>\\n\\n</think>\\n\\n"),
 }
 REPLIES = [
@@ -22,6 +29,14 @@ REPLIES = [
     ("thinks", "<think>A <think> é</think></think>", "A <think> é", "</think>"),
     ("thinks", "\nHm.</think> Yes.", "Hm.", "Yes."),
     ("thinks", " \n", "", ""),
+    ("thinks", "Hm </th</think>>\n\né", "Hm </th", ">\n\né"),
+    ("thinks", "Hm.</thin", "Hm.</thin", ""),
+    ("may think", "<thin ice>", "", "<thin ice>"),
+    ("may think", "<think>A</think><answer>B</answer>", "A", "<answer>B</answer>"),
+    ("wraps answers", "<think>A</think>\n<answer>\nB\n</answe\n</answer>\n", "A", "B\n</answe"),
+    ("wraps answers", "<think>A</think><answer>B\nC</answer>D", "A", "B\nCD"),
+    ("wraps answers", "<think>A</think>B<answer>\n</answer>", "A", "B<answer>\n</answer>"),
+    ("wraps answers", "<answer>B</answer>", "", "B"),
     ("is not to think", "Yes.</think>", "", "Yes.</think>"),
     ("is not to think", "<think>A</think>B", "A", "B"),
 ]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from running_server import Running, refused, running
 from template_models import write_other
-from thinking import MARKS
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 pytest.importorskip("llguidance", reason="llguidance is not installed")
@@ -270,13 +269,13 @@ def test_calls_between_control_tokens(between: Running) -> None:
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory, no_processes: None) -> Iterator[Running]:
-    """``caller``, whose prompts end with ``<think>``, thinks and does as in SAID."""
+    """``caller``, whose prompts end with ``<think>``, seven tokens, thinks and does as in SAID."""
     folder = tmp_path_factory.mktemp("thinker")
     past = "{{ '<think>\\n' + m.reasoning_content + '\\n</think>' if m.reasoning_content else '' }}{% for c in"
     template = HERMES.replace("a\\n' }}", "a\\n<think>\\n' }}").replace("{% for c in", past)
-    _, words = write_other(folder, {}, added=MARKS)
+    _, words = write_other(folder, {})
     script = {len(words.encode(PROMPT + "<think>\n")) - 1: f"Hm.\n</think>\n\n{SAID}"}
-    path, _ = write_other(folder, script, template, added=MARKS)
+    path, _ = write_other(folder, script, template)
     with running(("caller", path), slots=2) as server:
         yield server
 
@@ -328,6 +327,25 @@ def test_calls_between_tags(tmp_path: Path, no_processes: None) -> None:
         assert "".join(piece.content or "" for piece in pieces) == "Wait."
         parts = [call.function for piece in pieces for call in piece.tool_calls or []]
         assert [(part.name, json.loads(part.arguments)) for part in parts] == calls
+
+
+def test_calls_of_mistral(tmp_path: Path, no_processes: None) -> None:
+    """Its calls begin with a control token, and its templates refuse ids of another length than 9."""
+    checked = "{% for c in m.tool_calls or [] %}{{ raise_exception('length') if c.id | length != 9 }}"
+    template = TEMPLATE.replace("{% for c in m.tool_calls or [] %}", checked) + "{# [TOOL_CALLS] #}"
+    said = 'Wait.[TOOL_CALLS][{"name": "look", "arguments": {"city": "[R"}}, {"name": "now", "arguments": {}}]'
+    _, words = write_other(tmp_path, {}, special=("[TOOL_CALLS]",))
+    script = {len(words.encode(PROMPT)) - 1: said}
+    path, _ = write_other(tmp_path, script, template, special=("[TOOL_CALLS]",))
+    with running(("caller", path), slots=2) as server:
+        (choice,) = asked(server, max_tokens=150).choices
+        assert (choice.message.content, choice.finish_reason) == ("Wait.", "tool_calls")
+        calls = choice.message.tool_calls
+        assert [call.function.name for call in calls] == ["look", "now"]
+        assert streamed(asked(server, stream=True, parallel_tool_calls=False)) == ("Wait.", ["look"], {"city": "[R"})
+        results = [{"role": "tool", "tool_call_id": call.id, "content": "5"} for call in calls]
+        body = {"model": "caller", "messages": [USER, choice.message.model_dump(exclude_none=True), *results]}
+        assert 'look{"city": "[R"}now{}' in server.post("/apply-template", body).json()["prompt"]
 
 
 WRONG = {"name": "a", "arguments": "["}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from each_case import each_case
-from template_models import write_other
+from template_models import byte_library, write_other
 
 from glinfer.errors import StructureError
 from glinfer.structured import compiler as compiler_module
@@ -19,7 +19,7 @@ from glinfer.structured.gemma import GemmaArguments
 from glinfer.structured.parts import CallParser, ToolPart
 from glinfer.structured.structure import Structure
 from glinfer.structured.tagged import TagForm, TagParser
-from glinfer.structured.tools import FORMS, NO_ARGUMENTS, ToolForm, ToolParser, call_grammar, tool_form
+from glinfer.structured.tools import FORMS, NO_ARGUMENTS, MessageForm, ToolForm, ToolParser, call_grammar, tool_form
 from glinfer.text.tokenizer import Tokenizer
 
 pytestmark = pytest.mark.usefixtures("here")
@@ -275,6 +275,67 @@ def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: l
         assert [("".join(p.name for p in each), "".join(p.arguments for p in each)) for each in of] == calls
 
 
+CONTROL = ("[TOOL_CALLS]", "[ARGS]", "<|tool_call|>", "<|tools_prefix|>", "<|tools_suffix|>", "<|START_ACTION|>",
+           "<|END_ACTION|>", "<seed:tool_call>", "</seed:tool_call>")  # fmt: skip
+FIRST_OF, SECOND_OF = '[{"name": "look", "arguments": {"city": "]}"}}', ', {"name": "now", "arguments": {}}'
+SEED = "<seed:tool_call>\n<function=look>\n<parameter=city>]}</parameter>\n</function>\n</seed:tool_call>"
+SEED_NOW = "\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>"
+COHERE = '<|START_ACTION|>[\n    {"tool_call_id": "0", "tool_name": "look", "parameters": {"city": "]}"}}'
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["control tokens", "text"])
+def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Compiler, Tokenizer]:
+    """Tokens of bytes, and control tokens of calls, or none."""
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    path = tmp_path_factory.mktemp("marked") / "tokenizer.json"
+    byte_library(*(CONTROL if request.param else ())).save(str(path))
+    words = Tokenizer.from_file(path)
+    return Compiler(words, words.vocab_size), words
+
+
+@each_case(
+    ("template", "name", "first", "second", "end"),
+    [
+        ("<TOOLCALL>[", "toolcall", "<TOOLCALL>" + FIRST_OF, SECOND_OF, "]</TOOLCALL>"),
+        ("<tool_calls>[", "tool-calls", "<tool_calls>" + FIRST_OF, SECOND_OF, "]</tool_calls>"),
+        ("<tool_call>{", "inline", LOOK.replace("\n", ""), "\n" + NOW.replace("\n", ""), ""),
+        ("[TOOL_CALLS]", "calls", "[TOOL_CALLS]" + FIRST_OF, SECOND_OF, "]"),
+        ("[TOOL_CALLS] [ARGS]", "args", '[TOOL_CALLS]look[ARGS]{"city": "]}"}', "[TOOL_CALLS]now[ARGS]{}", ""),
+        ("<|tool_call|>", "token", "<|tool_call|>" + FIRST_OF, SECOND_OF, "]"),
+        (
+            "<|tools_prefix|>",
+            "prefix",
+            '<|tools_prefix|>[{"look": {"city": "]}"}}',
+            ', {"now": {}}',
+            "]<|tools_suffix|>",
+        ),
+        ('"parameters": <|START_ACTION|>', "action", COHERE, "", "\n]<|END_ACTION|>"),
+        ("<seed:tool_call> <parameter=", "seed", SEED, SEED_NOW, ""),
+    ],
+)
+def test_calls_whose_texts_may_be_control_tokens(
+    marked: tuple[Compiler, Tokenizer], template: str, name: str, first: str, second: str, end: str
+) -> None:
+    compiler, words = marked
+    form = tool_form("{{ tools }}" + template, words.control_tokens)
+    assert form.name == name
+    assert not isinstance(form, MessageForm)
+    form = form.of(TEXTS) if isinstance(form, TagForm) else form
+    one, both = first + end, first + second + end
+    for required in (False, True):
+        grammar = call_grammar(form, TEXTS, required=required, parallel=not required)
+        others = [f"Wait. {one}", "hello", *([both] if second else [])]
+        wrong = [one.replace("look", "cook"), one[: len(first) - 1], one + "x"]
+        check(compiler, grammar, [one, *(() if required else others)], [*(others if required else ()), *wrong], words)
+        if required and form.control:
+            assert not accepts(compiler, grammar, words.encode(one, allow_special=False))
+    for seed in range(20):
+        found = parsed(TagParser(form) if isinstance(form, TagForm) else ToolParser(form), f"Wait. {both}", seed)
+        assert "".join(part.text for part in found) == "Wait."
+        assert [part.name for part in found if part.name] == ["look", "now"][: 1 + bool(second)]
+        assert json.loads("".join(part.arguments for part in found if part.call == 0))["city"]
+
+
 def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call>").name == "hermes"
     assert tool_form("{{ tools }} <tool_call>{{ n }}<arg_key>{{ k }}</arg_key>").name == "glm-4.5"
@@ -284,5 +345,6 @@ def test_the_form_follows_from_the_template() -> None:
     assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
     assert tool_form("{{ tools }} <|start|>assistant to=functions.{{ x }}<|channel|>").name == "harmony"
     assert tool_form("{{ tools }} {{ '<|tool_call>call:' + name }}").name == "gemma4"
-    with pytest.raises(StructureError, match="tool calls in an unknown form"):
-        tool_form("{{ tools }}")
+    for other in ("", ' "parameters": <function={{ n }}', ' {"tool_name": x, "parameters": y}'):
+        with pytest.raises(StructureError, match="tool calls in an unknown form"):
+            tool_form("{{ tools }}" + other)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from each_case import each_case
 from goldens import recorded
 from goldens.given import CHATML, MESSAGES, words
 from template_models import HARMONY_TOKENS
-from thinking import MARKS, REPLIES, TEMPLATES, library_of
+from thinking import MARKS, REPLIES, TEMPLATES, VOCABULARIES, library_of
 
 from glinfer.config import ModelConfig
 from glinfer.errors import InputError
@@ -453,16 +453,17 @@ def test_thoughts_may_be_a_channel_within_a_message(tmp_path: Path, reply: str, 
     assert parts_of(chat, reply) == (thinking, answer)
 
 
-def thinker(folder: Path, source: str, *, special: bool = False) -> TemplateChat:
-    return TemplateChat(jinja(source), put(folder, library_of(*MARKS, special=special)))
+def thinker(folder: Path, source: str, added: Sequence[str] = MARKS, *, special: bool = False) -> TemplateChat:
+    return TemplateChat(jinja(source), put(folder, library_of(*added, special=special)))
 
 
-@each_case("special", [False, True])
+@each_case("vocabulary", [*VOCABULARIES, "of control tokens"])
 @each_case(("name", "reply", "thinking", "answer"), REPLIES)
 def test_thoughts_may_stand_between_marks(
-    tmp_path: Path, name: str, reply: str, thinking: str, answer: str, special: bool
+    tmp_path: Path, vocabulary: str, name: str, reply: str, thinking: str, answer: str
 ) -> None:
-    chat = thinker(tmp_path, TEMPLATES[name], special=special)
+    special = vocabulary not in VOCABULARIES
+    chat = thinker(tmp_path, TEMPLATES[name], VOCABULARIES.get(vocabulary, MARKS), special=special)
     tokenizer, conversation = chat._tokenizer, Conversation(chat, 400)
     shown = {text: re.sub("</?think>", "", text) if special else text for text in (thinking, answer)}
     prompt = conversation.prompt("</think>hi<think>", reserve=10)
@@ -476,8 +477,17 @@ def test_thoughts_may_stand_between_marks(
     assert conversation.messages[-1]["content"] == shown[answer]
 
 
-def test_a_structured_reply_to_a_prompt_in_thoughts_begins_after_them(tmp_path: Path) -> None:
-    chat = thinker(tmp_path, TEMPLATES["thinks"])
+def test_only_what_may_be_a_mark_is_held_back(tmp_path: Path) -> None:
+    chat = thinker(tmp_path, TEMPLATES["thinks"], ())
+    splitter, held = ReplySplitter(chat, think=True), []
+    for token in chat._tokenizer.encode("a <b </think>c <think"):
+        held.append(len(splitter.push(token)))
+    assert held == [1, 1, 0, 2, 1, *[0] * 8, *[1] * 8]
+
+
+@each_case("vocabulary", VOCABULARIES)
+def test_a_structured_reply_to_a_prompt_in_thoughts_begins_after_them(tmp_path: Path, vocabulary: str) -> None:
+    chat = thinker(tmp_path, TEMPLATES["thinks"], VOCABULARIES[vocabulary])
     conversation = Conversation(chat, 80)
     prompt = conversation.prompt("hi", reserve=1, structured=True)
     assert chat._tokenizer.decode(prompt.ids).endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
@@ -488,13 +498,26 @@ def test_a_structured_reply_to_a_prompt_in_thoughts_begins_after_them(tmp_path: 
     assert other.prompt("hi<think>", reserve=1, structured=True) == other.prompt("hi<think>", reserve=1)
 
 
-@each_case("source, added", [(CHATML, MARKS), (TEMPLATES["thinks"], ()), (TEMPLATES["thinks"], MARKS[:1])])
-def test_marks_count_if_the_template_names_them_and_the_vocabulary_has_both(
-    tmp_path: Path, source: str, added: tuple[str, ...]
+@each_case(
+    ("named", "pair"),
+    [
+        ("", None),
+        ("think </Think> <thinking> <answer></answer>", None),
+        ("</think>", ("<think>", "</think>", "")),
+        ("[/THINK]<think", ("[THINK]", "[/THINK]", "")),
+        ("<think></think> <response></response>", ("<think>", "</think>", ("<response>", "</response>"))),
+        ("<think> <｜hy_Assistant｜>", ("<think>", "</think>", ("<answer>", "</answer>"))),
+        ("<think><response>", ("<think>", "</think>", "")),
+        ("<|inner_prefix|>", ("<|inner_prefix|>", "<|inner_suffix|>", "")),
+    ],
+)
+def test_marks_count_if_the_template_names_them(
+    tmp_path: Path, named: str, pair: tuple[str, str, tuple[str, str] | str] | None
 ) -> None:
-    chat = TemplateChat(jinja(source), put(tmp_path, library_of(*added)))
-    assert chat.marks is None
-    assert parts_of(chat, "<think>Hm</think>Yes") == ("", "<think>Hm</think>Yes")
+    chat = thinker(tmp_path, CHATML + named.join(("{# ", " #}")))
+    assert (chat.marks and (chat.marks.opening, chat.marks.closing, chat.marks.answer[0] and chat.marks.answer)) == pair
+    expected = ("Hm", "Yes") if pair and pair[0] == "<think>" else ("", "<think>Hm</think>Yes")
+    assert parts_of(chat, "<think>Hm</think>Yes") == expected
 
 
 CALL = "<|channel|>commentary to=functions.f.g-1 <|constrain|>json<|message|>"

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
+import time
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,12 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from glinfer.text.template_worker import compiled, own_of, parts_of, render, text_of
 
-PUBLISHED = {
-    file.stem: file.read_text("utf-8") for file in sorted(Path(__file__).with_name("published").glob("*.jinja"))
-}
-"""Chat templates in the structures that published models have them in."""
+FOLDERS = (
+    str(Path(__file__).with_name("published")),
+    *filter(None, os.environ.get("GLINFER_TEMPLATES", "").split(os.pathsep)),
+)
+PUBLISHED = {file: file.read_text("utf-8") for folder in FOLDERS for file in sorted(Path(folder).rglob("*.jinja"))}
+"""Chat templates in the structures that published models have them in, and those of folders that you name."""
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 MOST = 10**6
@@ -44,8 +48,10 @@ def peer() -> jinja2.Environment:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[Generation, jinja2.ext.loopcontrols]
     )
-    environment.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
-    environment.globals |= {"raise_exception": refuse}
+    environment.filters["tojson"] = lambda value, ensure_ascii=False, **how: json.dumps(
+        value, ensure_ascii=ensure_ascii, **how
+    )
+    environment.globals |= {"raise_exception": refuse, "strftime_now": time.strftime}
     return environment
 
 

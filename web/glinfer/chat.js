@@ -11,8 +11,9 @@
  * @property {Set<number>} stopIds tokens that end a reply.
  * @property {number|null} think the token that begins the model's thoughts.
  * @property {number|null} answer the token between the model's thoughts and its answer.
- * @property {number[]|null} marks the tokens around thoughts at the beginning of a reply, which text may spell too.
- * @property {(id: number) => boolean} [isSpace] whether a token is white space alone; only with marks.
+ * @property {(ids: number[]) => boolean} [beginsThoughts] whether a prompt ends with the mark that begins thoughts.
+ * @property {(think: boolean) => {push: (id: number) => [string, number][], finish: () => [string, number][]}|null} [marked] what
+ *   sorts a reply with marks.
  * @property {boolean} takesSystem whether a conversation may begin with a system prompt.
  * @property {(message: string) => number[]} encodeMessage ids of one message.
  * @property {(turns: Turn[], newest: Turn, system: string) => number[]} prompt everything up to where the model writes.
@@ -38,7 +39,6 @@ export function checkMessage(message) {
 /** Gab's form: `<|user|>MESSAGE<|end|><|assistant|>REPLY<|end|>`; see `ChatForm`. */
 export class GabForm {
   takesSystem = false;
-  marks = null;
 
   /**
    * @param {Tokenizer} tokenizer
@@ -111,8 +111,7 @@ export class Conversation {
       const past = this.turns.slice(dropped);
       ids = form.prompt(past, newest, system);
       if (ids.length <= room) {
-        const last = form.marks && ids.findLast((id) => !form.isSpace(id));
-        this.open = { newest, past, think: last !== null && last === form.marks?.[0] };
+        this.open = { newest, past, think: form.beginsThoughts?.(ids) ?? false };
         return ids;
       }
     }
@@ -129,7 +128,8 @@ export class Conversation {
   addReply(ids) {
     if (!this.form || !this.open) return;
     const splitter = this.splitter();
-    const reply = ids.filter((id) => splitter(id) === "answer");
+    const shown = [...ids, null].flatMap((id) => splitter(id));
+    const reply = shown.filter(([kind]) => kind === "answer").map(([, id]) => id);
     this.turns = [...this.open.past, { ...this.open.newest, reply }];
     this.open = null;
   }
@@ -154,32 +154,21 @@ export class Conversation {
   }
 
   /**
-   * Classifies the tokens of a reply, one by one: "answer", "thinking", "control" (not to be shown) or
-   * "end". Of a form's marks the first begins thoughts only where a reply or its answer begins; white space after either
-   * is not shown.
-   * @returns {(id: number) => string}
+   * Sorts the tokens of a reply, one by one, and null at its end: the tokens to show that are now certain, each after
+   * its kind, "answer" or "thinking".
+   * @returns {(id: number|null) => [string, number][]}
    */
   splitter() {
     const { form } = this;
-    let marked = this.open?.think ?? false;
-    let kind = marked ? "thinking" : "answer";
-    let begins = true; // thoughts or an answer have no text yet
-    let done = false;
+    const marked = form?.marked?.(this.open?.think ?? false);
+    let [kind, done] = ["answer", false];
     return (id) => {
-      done ||= this.stopIds.has(id);
-      if (done) return "end";
-      if (form?.marks) {
-        const [opening, closing] = form.marks;
-        if ((id === opening && begins) || (id === closing && kind === "thinking")) {
-          kind = id === opening ? "thinking" : "answer";
-          begins = marked = true;
-          return "control";
-        }
-        begins &&= form.isSpace(id);
-        if (begins && marked) return "control";
-      } else if (id === form?.think) kind = "thinking";
+      done ||= id === null || this.stopIds.has(id);
+      if (marked) return done ? marked.finish() : marked.push(id);
+      if (done) return [];
+      if (id === form?.think) kind = "thinking";
       else if (id === form?.answer) kind = "answer";
-      return this.tokenizer.controlIds.has(id) ? "control" : kind;
+      return this.tokenizer.controlIds.has(id) ? [] : [[kind, id]];
     };
   }
 

@@ -137,37 +137,42 @@ export async function* continuation(model, prompt, { maxTokens = 128, stopIds, s
  * @param {number[]} prompt
  * @param {Options & {watch?: () => {draw: number, seen: () => void}|null}} options see `generate` for `watch`.
  * @yields {{kind: string, text: string, id: number|null, finishReason: string, promptTokens: number}} the kind of each
- *   token, see `Conversation.splitter`, and the text that is final by then; at the end, without a token, the rest of the text.
+ *   text that is final by then, "control" if there is none; `id` is null in all parts of a token but the last, and in those at the end.
  *   `finishReason` is the reason if the reply ends here.
  */
 export async function* replyParts(model, conversation, prompt, { maxTokens, signal, watch, speculate, keep, ...sampling }) {
   const room = conversation.form ? model.context - prompt.length : Infinity;
   const count = Math.min(checkCount(maxTokens), room);
-  const kindOf = conversation.splitter();
+  const splitter = conversation.splitter();
   const { tokenizer } = conversation;
   const streams = { answer: tokenizer.stream(), thinking: tokenizer.stream() };
   const stops = (id) => conversation.stopIds.has(id);
   let [made, last, space] = [0, "answer", ""]; // white space that may end the thoughts is not shown
   let finishReason = "aborted";
   const part = (kind, text, id) => ({ kind, text, id, finishReason, promptTokens: prompt.length });
+  const textsOf = (shown) =>
+    shown.flatMap(([kind, id]) => {
+      // A character does not continue in a part of another kind.
+      const before = kind === last ? [] : [[last, streams[last].finish()]];
+      if (kind !== last) [last, space] = [kind, ""];
+      let text = streams[kind].push(id);
+      if (kind === "thinking") {
+        const whole = space + text;
+        text = whole.trimEnd();
+        space = whole.slice(text.length);
+      }
+      return [...before, [kind, text]];
+    });
   for await (const id of alone(model, samplerOf(model, sampling), { prompt, count, stops, signal, watch, speculate, keep })) {
     made += 1;
     if (stops(id)) finishReason = "stop";
     else if (made === count) finishReason = room < maxTokens ? "context" : "length";
-    const kind = kindOf(id);
-    // A character does not continue in a part of another kind.
-    if (Object.hasOwn(streams, kind) && kind !== last) {
-      yield part(last, streams[last].finish(), null);
-      [last, space] = [kind, ""];
-    }
-    let text = streams[kind]?.push(id) ?? "";
-    if (kind === "thinking") {
-      const whole = space + text;
-      text = whole.trimEnd();
-      space = whole.slice(text.length);
-    }
+    const texts = textsOf(splitter(id));
+    const [kind, text] = texts.pop() ?? ["control", ""];
+    for (const [before, piece] of texts) yield part(before, piece, null);
     yield part(kind, text, id);
   }
+  for (const [kind, text] of textsOf(splitter(null))) yield part(kind, text, null);
   yield part(last, streams[last].finish(), null);
 }
 

@@ -113,21 +113,23 @@ class Script extends Rule {
 }
 
 test("thoughts between marks come apart from the answer as in Python", { skip: noPython }, async () => {
-  const { tokenizer: data, vocabulary, cases } = written("talks_in_python.py").thoughts;
   const runtime = laidOut();
   const { LibraryTokenizer } = await runtime("text/library.js");
   const { TemplateForm } = await runtime("text/template.js");
-  const tokenizer = new LibraryTokenizer(data);
-  for (const { chat, prompt, reply, thinking, text } of cases) {
-    const form = new TemplateForm(tokenizer, chat);
-    const model = modelOf(400, vocabulary, { tokenizer, form, why: "" });
-    model.driver = Object.assign(new Script(400), { prompt, reply });
-    const found = await model.chat("hi<think>");
-    assert.deepEqual({ ids: model.ids.slice(0, prompt.length), thinking: found.thinking, text: found.text }, { ids: prompt, thinking, text });
-    const conversation = new Conversation(tokenizer, form, 400);
-    conversation.prompt("hi<think>");
-    conversation.addReply(reply);
-    assert.equal(tokenizer.decode(conversation.turns[0].reply), text);
+  for (const { tokenizer: data, vocabulary, cases } of written("talks_in_python.py").thoughts) {
+    const tokenizer = new LibraryTokenizer(data);
+    for (const { chat, prompt, reply, thinking, text } of cases) {
+      const form = new TemplateForm(tokenizer, chat);
+      const model = modelOf(400, vocabulary, { tokenizer, form, why: "" });
+      model.driver = Object.assign(new Script(400), { prompt, reply });
+      const found = await model.chat("hi<think>");
+      const expected = { ids: prompt, thinking, text, written: reply };
+      assert.deepEqual({ ids: model.ids.slice(0, prompt.length), thinking: found.thinking, text: found.text, written: found.ids }, expected);
+      const conversation = new Conversation(tokenizer, form, 400);
+      conversation.prompt("hi<think>");
+      conversation.addReply(reply);
+      assert.equal(tokenizer.decode(conversation.turns[0].reply), text);
+    }
   }
 });
 

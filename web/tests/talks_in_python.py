@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from texts_in_python import ROOT, TEMPLATES, chat_tokenizer, given, render_here
-from thinking import MARKS, REPLIES, library_of
+from thinking import REPLIES, VOCABULARIES, library_of
 from thinking import TEMPLATES as THINKING
 
 from glinfer.config import ModelConfig
@@ -133,9 +133,9 @@ def full_contexts(vocab: int) -> list[dict[str, Any]]:
     return found
 
 
-def thoughts() -> dict[str, Any]:
+def thoughts(added: Sequence[str]) -> dict[str, Any]:
     """Replies with thoughts between marks, which text may spell: the ids of prompt and reply, and their texts."""
-    tokenizer = Tokenizer(of_library(library_of(*MARKS), ROOT / "tokenizer.json"))
+    tokenizer = Tokenizer(of_library(library_of(*added), ROOT / "tokenizer.json"))
     end = tokenizer.control_tokens["<|im_end|>"]
     found = []
     for name, reply, thinking, answer in REPLIES:
@@ -159,7 +159,7 @@ def main() -> None:
         "vocabulary": vocab,
         "talks": talks,
         "full": full_contexts(vocab),
-        "thoughts": thoughts(),
+        "thoughts": list(map(thoughts, VOCABULARIES.values())),
     }
     sys.stdout.write(json.dumps(found, ensure_ascii=False, separators=(",", ":")))
 

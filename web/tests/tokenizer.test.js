@@ -149,5 +149,5 @@ test("a conversation that is given as messages has the same prompt", () => {
 test("without a chat form a text is continued as it is", () => {
   const talk = new Conversation(small("ab"), null, 10, [7]);
   assert.deepEqual(talk.prompt("abc"), [256, 99]);
-  assert.deepEqual([7, 65].map(talk.splitter()), ["end", "end"]);
+  assert.deepEqual([66, 7, 65, null].map(talk.splitter()), [[["answer", 66]], [], [], []]);
 });

@@ -10,18 +10,13 @@
 import { checkMessage } from "../glinfer/chat.js";
 import { GlinferError } from "../glinfer/errors.js";
 import { Jinja } from "./jinja.js";
+import { MarkedReply, endsWith, marksOf } from "./marks.js";
 import { strip } from "./spaces.js";
 
 /** @typedef {import("./library.js").LibraryTokenizer} LibraryTokenizer */
 
 const FIRST_MARK = 0xf0000; // of Unicode's private use: no vocabulary has a meaning for them
 const LAST_MARK = 0xffffd;
-const THINK_MARKS = [ // as in glinfer/text/chat.py
-  ["<think>", "</think>"],
-  ["<seed:think>", "</seed:think>"],
-  ["[THINK]", "[/THINK]"],
-  ["<|START_THINKING|>", "<|END_THINKING|>"],
-];
 
 /** A model's form, as `chat` of plan.json has it; see `ChatForm` in ../glinfer/chat.js. */
 export class TemplateForm {
@@ -41,7 +36,7 @@ export class TemplateForm {
     this.source = template;
     this.takesSystem = system;
     this.stopIds = new Set(stopIds);
-    this.marks = this.marksOf(template);
+    this.marks = marksOf(template);
     const names = Array.from(tokenizer.control.keys()).filter((name) => Array.from(name).length > 1);
     const longest = names.sort((one, other) => Array.from(other).length - Array.from(one).length);
     const escaped = longest.map((name) => name.replace(/[\\^$.*+?()[\]{}|/]/g, "\\$&")).join("|") || "(?!)";
@@ -67,18 +62,14 @@ export class TemplateForm {
     }
   }
 
-  /** The first pair of marks around thoughts of which the template names one, and each is a single token; or null. */
-  marksOf(template) {
-    const { control } = this.tokenizer;
-    const idsOf = (mark) => (control.has(mark) ? [control.get(mark)] : this.tokenizer.encode(mark, { allowSpecial: false }));
-    const pairs = THINK_MARKS.filter((pair) => pair.some((mark) => template.includes(mark)));
-    return pairs.map((pair) => pair.map(idsOf)).find((ids) => ids.every(({ length }) => length === 1))?.flat() ?? null;
+  /** See `ChatForm`. */
+  beginsThoughts(ids) {
+    return this.marks !== null && endsWith(ids, this.marks.opening, this.tokenizer);
   }
 
   /** See `ChatForm`. */
-  isSpace(id) {
-    const text = this.tokenizer.stream().push(id);
-    return text !== "" && !text.trim();
+  marked(think) {
+    return this.marks && new MarkedReply(this.marks, think, this.tokenizer);
   }
 
   /** See `ChatForm`. */

@@ -87,8 +87,9 @@ function settle({ ids, own }) {
   if (common < 0 || common >= own.length) return null;
   model.rewind(own.length - common);
   const logits = model.logits();
-  const kindOf = conversation.splitter();
-  conversation.turns.at(-1).reply = ids.filter((id) => kindOf(id) === "answer");
+  const splitter = conversation.splitter();
+  const shown = [...ids, null].flatMap((id) => splitter(id));
+  conversation.turns.at(-1).reply = shown.filter(([kind]) => kind === "answer").map(([, id]) => id);
   return Math.abs(logits[ids[common]] - logits[own[common]]);
 }
 
