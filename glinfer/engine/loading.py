@@ -54,6 +54,7 @@ from glinfer.lower.weights.low_rank import AdapterRanks
 from glinfer.program.plan import Plan
 from glinfer.program.session import MEMORY_ADVICE, Session, check_textures_fit
 from glinfer.program.stages import stage
+from glinfer.program.texels import KeptTexels
 from glinfer.program.tuning import kernels_for
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.chat import find_chat
@@ -267,8 +268,12 @@ def load_model(
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=inputs)
         embedding = checkpoint.embedding
         del checkpoint  # folded weights are a second copy, and textures may be a third in the same memory
-        source = partial(reread, lambda: read()[1], files, plan, prepared.options.weights)
-        engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
+        weights = prepared.options.weights
+        source, made_from = (
+            partial(reread, lambda: read()[1], files, plan, weights),
+            (read.args, read.keywords, files, weights),
+        )
+        engine = prepared.bind(opened, source=source, made_from=made_from, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
         if owns_device:
             opened.close()
@@ -338,13 +343,15 @@ class Prepared:
         device: Device,
         *,
         source: WeightSource | None = None,
+        made_from: object = None,
         shader_root: Path | None = None,
         on_upload: Callable[[int, int], None] | None = None,
     ) -> Engine:
         """Upload the weights and compile; ``on_upload`` is called with (bytes uploaded so far, bytes in all).
 
-        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory. Raises PlanError if
-        the plan does not fit the device, ShaderError if the driver rejects its shaders.
+        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory. With ``made_from``,
+        see :meth:`KeptTexels.of`, texels are kept from run to run. Raises PlanError if the plan does not fit the
+        device, ShaderError if the driver rejects its shaders.
         """
         fixed = self.fixed or shader_root is not None
 
@@ -358,9 +365,10 @@ class Prepared:
             if isinstance(device, NumpyDevice):
                 return NumpyEngine(options, NumpySession(plan, self.arrays, device), weights, whole)
             report = None if on_upload is None else _running_total(total, on_upload)
-            session = Session(
-                plan, self.arrays, device, shader_root=shader_root, on_upload=report, one_state=kernels.one_state
-            )
+            edge = device.limits.max_texture_size
+            kept = None if made_from is None else KeptTexels.of(made_from, plan, edge)
+            how: dict[str, Any] = {"one_state": kernels.one_state, "kept": kept}
+            session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report, **how)
             if plan.name == "reference":
                 return WholeEngine(options, session, weights, whole)
             if options.config.patch_floats:

@@ -594,6 +594,7 @@ class Model(Inspected, Embeds, Chatting):
             self._closed = True
             try:
                 self._own.close(_CLOSED)
+                self.bound.keep_texels()
                 self.bound.release()
                 if self._image_encoder is not None:
                     self._image_encoder.release()
