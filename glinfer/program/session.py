@@ -80,6 +80,8 @@ class Session:
         checksums: of each line of texels of each weight that this session has uploaded, by tensor name.
     """
 
+    _kept: KeptTexels | None = None
+
     def __init__(
         self,
         plan: Plan,
@@ -105,7 +107,7 @@ class Session:
             lent: textures by tensor name to use instead of new ones; they stay when the session is released.
             programs: a cache of programs that other sessions share; it outlives the session.
             one_state: make activations regions of one texture where their draws allow it; the results are the same.
-            kept: a file with texels of the weights, which are uploaded instead of those that would be made.
+            kept: a file that may have the texels of the weights, which are then not packed.
 
         After a PlanError, ShaderError or GLError everything made so far is released again.
         """

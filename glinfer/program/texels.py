@@ -70,6 +70,14 @@ class KeptTexels:
                 file.close()
         return None
 
+    @property
+    def exist(self) -> bool:
+        """Whether there is a file of this key and size."""
+        file = self._open()
+        if file is not None:
+            file.close()
+        return file is not None
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[ReadTexels]:
         """Open the file for the block; afterwards it is removed if a weight was wrong."""
@@ -113,9 +121,7 @@ class KeptTexels:
         ``checksums`` of their upload.
         """
         with contextlib.suppress(OSError, GlinferError, MemoryError):
-            file = self._open()
-            if file is not None:
-                file.close()
+            if self.exist:
                 return
             self._make_room()
             with replacing(self.path) as new, new.open("wb") as out:

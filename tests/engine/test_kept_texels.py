@@ -15,6 +15,7 @@ import pytest
 import glinfer
 from glinfer.engine.model import Model
 from glinfer.engine.textures import as_bits
+from glinfer.formats import Checkpoint
 from glinfer.gl.context import open_device
 from glinfer.gl.texture import Texture
 from glinfer.program import session, texels
@@ -75,10 +76,16 @@ def start(path: Path, packed: list[int], **options: Any) -> tuple[dict[str, byte
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_next_start_packs_nothing_and_has_the_same_bits(path: Path, packed: list[int], form: str) -> None:
+def test_the_next_start_packs_nothing_and_has_the_same_bits(
+    path: Path, packed: list[int], form: str, monkeypatch: Patch
+) -> None:
+    checked: list[Checkpoint] = []
+    check = Checkpoint.check_finite
+    monkeypatch.setattr(Checkpoint, "check_finite", lambda self: checked.append(self) or check(self))
     before, made = start(path, packed, **FORMS[form])
     assert made == len(before)
     assert start(path, packed, **FORMS[form]) == (before, 0)
+    assert len(checked) == 1, "weights are read at the first start only"
 
 
 def test_bits_of_floats_in_integer_textures_are_kept(path: Path, packed: list[int]) -> None:
