@@ -169,17 +169,6 @@ def test_a_damaged_file_is_made_anew(
     assert start(path, packed) == (before, 0)
 
 
-def test_the_file_of_another_model_is_not_taken_under_this_name(path: Path, packed: list[int], folder: Path) -> None:
-    before, made = start(path, packed)
-    [file] = folder.iterdir()
-    os.utime(path, (1, 1))
-    start(path, packed)
-    [other] = set(folder.iterdir()) - {file}
-    other.write_bytes(file.read_bytes())
-    assert start(path, packed) == (before, made)
-    assert start(path, packed) == (before, 0)
-
-
 def test_a_folder_in_place_of_the_file_does_no_harm(path: Path, packed: list[int], folder: Path) -> None:
     before, _ = start(path, packed)
     [file] = folder.iterdir()
