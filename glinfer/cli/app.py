@@ -153,7 +153,7 @@ _VARIABLES: Mapping[str, str] = {
     "GLINFER_DEVICE": "Default for --device.",
     "GLINFER_API": "Default for --api; GLINFER_GL is the older name.",
     "GLINFER_MEMORY": "Memory limit in GB. Default: detected.",
-    "GLINFER_CACHE": "Cache folder; if empty, measurements are not saved.",
+    "GLINFER_CACHE": "Cache folder; if empty, nothing is saved for later runs.",
     "GLINFER_KEEP_AWAKE": "1 keeps idle cores awake, for software renderers.",
     "GLINFER_API_KEY": "API keys for 'serve', comma-separated.",
     "XDG_CACHE_HOME": "Parent of the default GLINFER_CACHE, else ~/.cache.",

@@ -54,6 +54,7 @@ from glinfer.lower.weights.low_rank import AdapterRanks
 from glinfer.program.plan import Plan
 from glinfer.program.session import MEMORY_ADVICE, Session, check_textures_fit
 from glinfer.program.stages import stage
+from glinfer.program.texels import KeptTexels
 from glinfer.program.tuning import kernels_for
 from glinfer.quant.formats import DEFAULT_CACHE
 from glinfer.text.chat import find_chat
@@ -241,7 +242,6 @@ def load_model(
     with gguf_files_read_once():
         with stage("file"), noted_files() as files:
             path, checkpoint = read_model(path, gelu=gelu, context=context, lora=given)
-            checkpoint.check_finite()
         adapters = AdapterRanks.of(checkpoint.adapters, default=own_adapter)
         config = checkpoint.config
         if executor == "numpy" and config.embeds:
@@ -265,10 +265,10 @@ def load_model(
                 check_arithmetic(opened)
         with stage("plan"):
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=inputs)
-        embedding = checkpoint.embedding
-        del checkpoint  # folded weights are a second copy, and textures may be a third in the same memory
-        source = partial(reread, lambda: read()[1], files, plan, prepared.options.weights)
-        engine = prepared.bind(opened, source=source, shader_root=shader_root, on_upload=on_upload)
+        weights, check = prepared.options.weights, checkpoint.check_finite
+        source = partial(reread, lambda: read()[1], files, plan, weights)
+        how = {"source": source, "made_from": (read.args, read.keywords, files, weights), "check": check}
+        engine = prepared.bind(opened, **how, shader_root=shader_root, on_upload=on_upload)
     except BaseException as error:
         if owns_device:
             opened.close()
@@ -293,7 +293,7 @@ def load_model(
         stop_ids=stop_ids,
         sampling=sampling,
         find_form=None if found is None else partial(find_chat, path, found, config, images=inputs is not None),
-        embedding=embedding,
+        embedding=checkpoint.embedding,
         images=images,
         image_encoder=encoder,
         path=os.path.abspath(path),  # noqa: PTH100
@@ -338,13 +338,16 @@ class Prepared:
         device: Device,
         *,
         source: WeightSource | None = None,
+        made_from: object = None,
+        check: Callable[[], None] = lambda: None,
         shader_root: Path | None = None,
         on_upload: Callable[[int, int], None] | None = None,
     ) -> Engine:
         """Upload the weights and compile; ``on_upload`` is called with (bytes uploaded so far, bytes in all).
 
-        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory. Raises PlanError if
-        the plan does not fit the device, ShaderError if the driver rejects its shaders.
+        ``source`` makes the arrays again for texture checks; by default the arrays stay in memory. With ``made_from``,
+        see :meth:`KeptTexels.of`, texels are kept from run to run, and ``check`` is called before they are made. Raises
+        PlanError if the plan does not fit the device, ShaderError if the driver rejects its shaders.
         """
         fixed = self.fixed or shader_root is not None
 
@@ -353,14 +356,18 @@ class Prepared:
             plan, whole = self.plan, self.whole
             if kernels != self.options.kernels:
                 plan, whole = _plans(plan.name, options)
-            total = plan.texture_bytes(device.limits.max_texture_size, "weight")
+            edge = device.limits.max_texture_size
+            total = plan.texture_bytes(edge, "weight")
             weights = (lambda: self.arrays) if source is None else source
+            kept = None if made_from is None else KeptTexels.of(made_from, plan, edge)
+            if kept is None or not kept.exist:
+                with stage("file"):
+                    check()
             if isinstance(device, NumpyDevice):
                 return NumpyEngine(options, NumpySession(plan, self.arrays, device), weights, whole)
             report = None if on_upload is None else _running_total(total, on_upload)
-            session = Session(
-                plan, self.arrays, device, shader_root=shader_root, on_upload=report, one_state=kernels.one_state
-            )
+            how: dict[str, Any] = {"one_state": kernels.one_state, "kept": kept}
+            session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report, **how)
             if plan.name == "reference":
                 return WholeEngine(options, session, weights, whole)
             if options.config.patch_floats:

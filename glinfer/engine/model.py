@@ -594,7 +594,10 @@ class Model(Inspected, Embeds, Chatting):
             self._closed = True
             try:
                 self._own.close(_CLOSED)
-                self.bound.release()
+                try:
+                    self.bound.keep_texels()
+                finally:
+                    self.bound.release()
                 if self._image_encoder is not None:
                     self._image_encoder.release()
             finally:

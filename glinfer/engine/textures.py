@@ -22,7 +22,8 @@ from glinfer.kernels.spec import Array, TensorSpec
 from glinfer.lower.plans import weights_for
 from glinfer.lower.weights.restore import is_in_file
 from glinfer.notebook import table
-from glinfer.program.session import Session, WrongTexture, line_checksums, weight_matrix
+from glinfer.program.session import Session, WrongTexture, weight_matrix
+from glinfer.program.texels import line_checksums
 
 WeightSource = Callable[[], Mapping[str, Array]]
 """Returns the arrays that a plan uploads, by tensor name; raises InputError if they are unavailable."""
@@ -220,8 +221,7 @@ class TextureComparison:
             count = min(layout.height - first, -(-left // line_bytes))
             found = line_checksums(bound.texture(name).read_lines(first, count))
             given = bound.checksums[name][first : first + count]
-            wrong = [first + line for line in range(count) if found[line] != given[line]]
-            if wrong:
+            if wrong := (first + np.flatnonzero(found != given)).tolist():
                 different.setdefault(number, []).extend(wrong)
             left -= count * line_bytes
             read += count * line_bytes

@@ -25,6 +25,7 @@ from glinfer.formats.files import (
     is_directory,
     is_plain_path,
     memory_folder,
+    noted_files,
     opened,
     reason,
     shown,
@@ -159,7 +160,8 @@ def _unpack(path: Path, target: Path) -> None:
                 )
             is_first = {entry: PurePosixPath(entry.filename).name == _CONFIG for entry in packed.infolist()}
             _write(packed, [entry for entry, first in is_first.items() if first], made)
-            read_config(_model_in(made, path) / _CONFIG)
+            with noted_files():  # this file will be in another folder
+                read_config(_model_in(made, path) / _CONFIG)
             _write(packed, [entry for entry, first in is_first.items() if not first], made)
             try:
                 made.rename(target)

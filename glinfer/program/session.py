@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from glinfer.gl.context import Device
 from glinfer.gl.faults import bytes_text, no_room
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
-from glinfer.gl.layouts.matrix import FORMATS
+from glinfer.gl.layouts.matrix import FORMATS, TexelLayout
 from glinfer.gl.memory import MIN_CHECKED_BYTES, check_room
 from glinfer.gl.program import Program, ProgramCache
 from glinfer.gl.raw import GL_FRAMEBUFFER
@@ -33,6 +34,7 @@ from glinfer.program.compiled import CompiledDraw, compile_plan
 from glinfer.program.plan import Plan
 from glinfer.program.regions import FORMAT, Place, places_in_one
 from glinfer.program.stages import stage
+from glinfer.program.texels import KeptTexels, ReadTexels, line_checksums
 
 WATCHED = ("gemm", "linear", "matmul", "cached_scores", "cached_values")
 """Ops whose draws are watched, see :mod:`glinfer.gl.sentinel`."""
@@ -78,6 +80,8 @@ class Session:
         checksums: of each line of texels of each weight that this session has uploaded, by tensor name.
     """
 
+    _kept: KeptTexels | None = None
+
     def __init__(
         self,
         plan: Plan,
@@ -90,6 +94,7 @@ class Session:
         lent: Mapping[str, Texture] | None = None,
         programs: ProgramCache | None = None,
         one_state: bool = False,
+        kept: KeptTexels | None = None,
     ) -> None:
         """Validate the plan against the device's limits, upload every weight, compile and bind.
 
@@ -102,6 +107,7 @@ class Session:
             lent: textures by tensor name to use instead of new ones; they stay when the session is released.
             programs: a cache of programs that other sessions share; it outlives the session.
             one_state: make activations regions of one texture where their draws allow it; the results are the same.
+            kept: a file that may have the texels of the weights, which are then not packed.
 
         After a PlanError, ShaderError or GLError everything made so far is released again.
         """
@@ -127,7 +133,8 @@ class Session:
         self.observers: list[Observer] = [] if owner is None else owner.observers
         self._lent = dict(lent)
         self._textures: dict[str, Texture] = {}
-        self.checksums: dict[str, list[int]] = {}
+        self.checksums: dict[str, Array] = {}
+        self._kept = kept
         self._framebuffers: dict[tuple[str, ...], Framebuffer] = {}
         if owner is not None:
             programs = owner._programs
@@ -142,8 +149,8 @@ class Session:
             owner._sharers.append(self)
         try:
             self._make_regions(own)
-            with stage("upload"):
-                self._make_textures(weights, on_upload)
+            with stage("upload"), nullcontext(_nothing_kept) if kept is None else kept.reading() as read:
+                self._make_textures(weights, read, on_upload)
             barriers = Barriers()
             with stage("programs"):
                 self.draws: tuple[Draw, ...] = tuple(self._bind(draw, barriers) for draw in compiled.draws)
@@ -260,14 +267,16 @@ class Session:
             raise PlanError(f"tensor {tensor.name} of plan {self.plan.name} is laid out otherwise where it is lent")
         return texture
 
-    def _make_textures(self, weights: Mapping[str, Array], on_upload: Callable[[int], None] | None) -> None:
+    def _make_textures(
+        self, weights: Mapping[str, Array], read: ReadTexels, on_upload: Callable[[int], None] | None
+    ) -> None:
         for tensor in self.plan.tensors:
             if tensor.view_of or tensor.name in self._textures:
                 continue  # bound to the texture of what it views, or a region
             if tensor.name in self._lent:
                 self._textures[tensor.name] = self._borrow(tensor)
                 continue
-            self._textures[tensor.name] = self._allocate(tensor, weights)
+            self._textures[tensor.name] = self._allocate(tensor, weights, read)
             if on_upload is not None and tensor.kind == "weight":
                 on_upload(self._textures[tensor.name].layout.nbytes)
 
@@ -280,14 +289,19 @@ class Session:
                 self._state = Texture(self.device, layout, f"the activations of plan {self.plan.name}")
             self._textures[name] = Region(self._state, self.compiled.layouts[name], name, place[:2])
 
-    def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array]) -> Texture:
+    def keep_texels(self) -> None:
+        """Write the texels of the weights to the file that they were looked for in, unless it has them."""
+        if self._kept is not None and not self._released:
+            self._kept.write(lambda name, *lines: self._textures[name].read_lines(*lines), self.checksums)
+
+    def _allocate(self, tensor: TensorSpec, weights: Mapping[str, Array], read: ReadTexels) -> Texture:
         layout = self.compiled.layouts[tensor.name]
         if tensor.kind == "weight":
             try:
-                texels = layout.pack(weight_matrix(tensor, weights))
+                texels, checksums = read(tensor.name) or _packed(layout, weight_matrix(tensor, weights))
             except MemoryError:
                 raise GLError(f"packing weight {tensor.name}: {no_room(layout.nbytes)}") from None
-            self.checksums[tensor.name] = line_checksums(texels)
+            self.checksums[tensor.name] = checksums
             return Texture(self.device, layout, tensor.name, texels)
         texture = Texture(self.device, layout, tensor.name)
         if tensor.kind == "cache":
@@ -525,22 +539,14 @@ class Session:
         self.draws = ()
 
 
-def line_checksums(texels: Array) -> list[int]:
-    """A checksum of each line of texels [height, width] or [height, width, channels].
-
-    It is the sum of the line's words, each times an odd number, modulo 2**64, which one changed word always changes.
-    """
-    words = np.ascontiguousarray(texels).view(np.uint32).reshape(len(texels), -1)
-    sums: list[int] = np.einsum("ij,j->i", words, _odd_numbers(words.shape[1]), dtype=np.uint64).tolist()
-    return sums
+def _nothing_kept(_: str) -> None:
+    """The texels of a weight without a file of them."""
 
 
-@cache
-def _odd_numbers(count: int) -> Array:
-    """Different odd numbers of 64 bits in no order: multiples of the golden ratio, mixed."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    mixed = np.arange(1, count + 1, dtype=np.uint64) * golden
-    return (mixed ^ mixed >> np.uint64(32)) * golden | np.uint64(1)
+def _packed(layout: TexelLayout, matrix: Array) -> tuple[Array, Array]:
+    """The texels of a matrix, and the checksums of their lines."""
+    texels = layout.pack(matrix)
+    return texels, line_checksums(texels)
 
 
 def check_textures_fit(plan: Plan, device: Device, lent: Collection[str] = (), *, beside: int = 0) -> None:

@@ -59,6 +59,7 @@ NO_READERS = {
     **dict.fromkeys(("inspect/diff/compare", "inspect/settings"), "open devices"),
     **dict.fromkeys(("engine/tour", "export/tour"), "files that they have just written"),
     "formats/files": "opens for all others",
+    "program/texels": "checksums that find any change, tested one by one",
     "llm_plugin": "searches the start of a file for a name",
 }
 """Modules whose calls look as if they read files that need a target, and why they do not."""

@@ -22,6 +22,7 @@ from tiny_embedders import write_embedder
 
 from glinfer.errors import FormatError
 from glinfer.formats import load_checkpoint, zipped
+from glinfer.formats.files import noted_files
 from glinfer.formats.zipped import is_model_zip, unpacked
 
 Change = Callable[[zipfile.ZipInfo], None]
@@ -249,6 +250,17 @@ class TestNothingStays:
         found = Path(unpacked(zip_of(tmp_path / "a.zip", model)))
         assert (found / "config.json").read_bytes() == model["config.json"]
         assert len(list(found.parent.iterdir())) == 1
+
+
+def test_the_files_noted_are_those_that_stay(tmp_path: Path, cache: Path, model: dict[str, bytes]) -> None:
+    path = zip_of(tmp_path / "a.zip", model)
+    found = []
+    for _ in range(2):
+        with noted_files() as files:
+            load_checkpoint(unpacked(path))
+        found.append(files)
+    assert found[0] == found[1]
+    assert all(Path(each).is_file() for each in files)
 
 
 class TestInstalledPackages:

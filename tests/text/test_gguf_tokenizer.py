@@ -181,6 +181,10 @@ class TestBadMetadata:
             ({"merges": ["zzzz zzzz"]}, "its merges do not match its tokens: .*zzzz"),
             ({"merges": ["a"]}, "its merges do not match its tokens"),
             ({"merges": [" a b"]}, "its merges do not match its tokens: .*' a'"),
+            (
+                {"merges": ["q q"]},
+                "its merges do not match its tokens: merge 0 is of 'q' and 'q', but no token is 'qq'",
+            ),
             ({"bos_token_id": "x"}, "bos_token_id is 'x'; expected a token id"),
             ({"add_bos_token": 1}, "add_bos_token is 1; expected true or false"),
         ],

@@ -13,9 +13,8 @@ import base64
 import warnings
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import cached_property
-from itertools import chain, repeat
+from itertools import repeat
 from math import isfinite
-from operator import add
 from types import MappingProxyType
 from typing import Any
 
@@ -277,20 +276,11 @@ def _byte_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
 
 
 def _listed_merges(vocabulary: _Vocabulary) -> list[tuple[str, str]]:
-    """The merges that the file lists, checked against its tokens; without a loop, as there may be 300,000."""
-    texts, ids = vocabulary.values("merges", str), vocabulary.ids
-    borders = [text.find(" ", 1) for text in texts]  # a space at the beginning belongs to the left token
-    lefts = [text[:border] if border > 0 else text for text, border in zip(texts, borders, strict=True)]
-    rights = [text[border + 1 :] if border > 0 else "" for text, border in zip(texts, borders, strict=True)]
-    if not all(map(ids.__contains__, chain(lefts, rights, map(add, lefts, rights)))):
-        for number, (left, right) in enumerate(zip(lefts, rights, strict=True)):
-            for text in (left, right, left + right):
-                if text not in ids:
-                    raise vocabulary.error(
-                        f"its merges do not match its tokens: merge {number} is of {quoted(left)} and "
-                        f"{quoted(right)}, but no token is {quoted(text)}"
-                    )
-    return list(zip(lefts, rights, strict=True))
+    """The merges that the file lists; a space at the beginning belongs to the left token."""
+    return [
+        (text[:border], text[border + 1 :]) if (border := text.find(" ", 1)) > 0 else (text, "")
+        for text in vocabulary.values("merges", str)
+    ]
 
 
 def _piece_level(vocabulary: _Vocabulary) -> tokenizers.Tokenizer:
@@ -399,8 +389,19 @@ def _merges(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: Sequence[fl
 
 
 def _library(vocabulary: _Vocabulary, merges: list[tuple[str, str]], **options: Any) -> tokenizers.Tokenizer:
-    with library_errors(f"{vocabulary.source}: its merges do not match its tokens", FormatError):
-        return tokenizers.Tokenizer(BPE(vocab=vocabulary.ids, merges=merges, **options))
+    what = f"{vocabulary.source}: its merges do not match its tokens"
+    try:
+        with library_errors(what, FormatError):
+            return tokenizers.Tokenizer(BPE(vocab=vocabulary.ids, merges=merges, **options))
+    except FormatError:
+        for number, (left, right) in enumerate(merges):  # the library does not say which merge it refuses
+            for text in (left, right, left + right):
+                if text not in vocabulary.ids:
+                    raise vocabulary.error(
+                        f"its merges do not match its tokens: merge {number} is of {quoted(left)} and "
+                        f"{quoted(right)}, but no token is {quoted(text)}"
+                    ) from None
+        raise
 
 
 def _from_pieces(text: str) -> bytes:
