@@ -436,14 +436,6 @@ class TestSequences:
                 found += session.accept([*expected[7:9], 0, 0], sampler)
                 assert (found, sampler.step) == (expected[: len(found)], len(found))
 
-    def test_logits_that_were_asked_for_are_chosen_from(self, passing: Model) -> None:
-        with passing.session() as session:
-            session.prefill(PROMPT)
-            logits, issued = session.logits(), session.draws_issued
-            sampler = Sampler(SamplingOptions(**OPTIONS["filtered"]))
-            assert session.generate_ids(1, Sampler(sampler.options)) == [sampler.sample(logits, PROMPT)]
-            assert session.draws_issued == issued
-
     def test_broken_logits_are_seen_behind_a_filter(self, passing: Model) -> None:
         passing.engine.nan_guard.strict = True
         for bad in (np.nan, np.inf):

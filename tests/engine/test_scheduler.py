@@ -167,24 +167,6 @@ class TestAsAlone:
                 session.prefill(second.held)
                 assert agree(session.logits(), logits)
 
-    def test_texts_come_in_pieces(self, model: Model) -> None:
-        options: dict[str, Any] = {"max_tokens": 12, "seed": 1}
-        expected = model.generate("Once upon", **options)
-        with model.scheduler(slots=2) as scheduler:
-            scheduler.insert(BatchRequest("Once upon", options, "mine"))
-            stopped = scheduler.insert(BatchRequest("Once upon", {**options, "stop": [expected[4:6]]}))
-            events = finished(scheduler)
-        mine = [event for event in events if event.sequence is not stopped]
-        assert len(mine) == 12
-        assert "".join(event.text for event in mine) == expected
-        assert [event.result is None for event in mine] == [True] * 11 + [False]
-        assert mine[-1].result is not None
-        assert (mine[-1].result.text, mine[-1].result.request.key) == (expected, "mine")
-        assert (
-            "".join(event.text for event in events if event.sequence is stopped)
-            == expected[: expected.index(expected[4:6])]
-        )
-
     def test_events_wait_until_they_are_due(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next event then has everything since the last; the end never waits, nor does a piece of a call."""
         request = BatchRequest("Once upon", {"max_tokens": 12, "seed": 1, "stop": "§"})

@@ -188,16 +188,6 @@ def test_a_renderer_without_float_targets_has_integer_targets(monkeypatch: pytes
         assert texture(device, 1).gl.dtype == "u4"
 
 
-def test_floats_blend_where_an_extension_or_desktop_opengl_says_so(device: Device) -> None:
-    assert device.blends_floats is ("GL_EXT_float_blend" in device.extensions)
-    device.extensions = frozenset({"GL_EXT_float_blend"})
-    assert device.blends_floats
-    device.extensions = frozenset()
-    assert not device.blends_floats
-    device.api = "desktop"
-    assert device.blends_floats
-
-
 @pytest.mark.parametrize("error", [moderngl.Error("cannot map the functions"), ValueError("got version 200")])
 def test_a_driver_that_moderngl_refuses_is_refused_and_let_go(
     monkeypatch: pytest.MonkeyPatch, contexts: list[Any], error: Exception
@@ -295,20 +285,6 @@ def test_interleaved_devices_do_not_touch_each_other(device: Device, second: str
         pairs[0][1].upload(matrix(50))
         assert np.array_equal(pairs[1][1].read(), matrix(10))
         assert np.array_equal(pairs[0][1].read(), matrix(50))
-
-
-def test_releasing_on_one_device_spares_the_same_names_on_another(device: Device) -> None:
-    held = texture(device, 3)
-    with open_device() as other:
-        mine = [held, Program(device, "copy", {"COLS": 5}, ["x"])]
-        theirs = [texture(other, 1), Program(other, "copy", {"COLS": 5}, ["x"])]
-        assert [item.gl.glo for item in mine] == [item.gl.glo for item in theirs]
-        other.activate()
-        mine[1].release()
-        assert np.array_equal(copy(theirs[0], Texture(other, LAYOUT, "out")), matrix(1))
-        other.activate()
-        assert other.raw.is_program(theirs[1].gl.glo)
-    assert np.array_equal(held.read(), matrix(3)), "closing one device leaves the other working"
 
 
 @pytest.mark.parametrize("releases", [False, True])

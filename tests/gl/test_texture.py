@@ -124,14 +124,6 @@ def test_writing_and_reading_parts_is_like_writing_and_reading_an_array(
     texture.release()
 
 
-def test_a_part_of_a_wrapped_matrix_leaves_the_rest_of_its_line_alone(device: Device) -> None:
-    layout = Layout.of((20, 1), "r32i", 8)  # three lines of texels, so rows 0 to 4 end in the middle of one
-    assert layout.wrapped
-    texture = Texture(device, layout, "t", layout.pack(np.arange(20, dtype=np.int32)[:, None]))
-    texture.upload(np.full((5, 1), -1, dtype=np.int32))
-    assert texture.read()[:, 0].tolist() == [-1] * 5 + list(range(5, 20))
-
-
 @pytest.mark.parametrize(
     ("make", "biggest"),
     [(np.asfortranarray, 64), (lambda a: a[::-1, ::-1], 9), (lambda a: np.repeat(a, 2, 1)[:, ::2], 9)],

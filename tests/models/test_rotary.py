@@ -11,7 +11,7 @@ import pytest
 from made_models import IDS, OF_RANGE, fresh, of_family, opened, worst
 
 import glinfer
-from glinfer.errors import GlinferError, InputError
+from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.gl
@@ -51,15 +51,6 @@ def test_a_smaller_context_is_the_same_model(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"\A[^\n]*12[^\n]*11[^\n]*\Z"):
             short.logits(IDS[:12])
         assert len(short.generate(IDS[:5], max_tokens=20, temperature=0)) == 20
-
-
-def test_a_context_that_the_model_has_not_is_one_line(path: Path) -> None:
-    for context in (0, -1, CONTEXT + 1, 1 << 40, 2.5, "8"):
-        with pytest.raises(
-            GlinferError,
-            match=rf"\Athe context is '?{context}'?; expected 1 to {CONTEXT}, the positions of this model\Z",
-        ):
-            glinfer.load(path, context=context)
 
 
 @pytest.mark.slow
