@@ -226,14 +226,6 @@ def test_what_is_kept_aside_lies_behind_the_rest(layout: BlockLayout) -> None:
     assert layout.region(1, layout.cols) == (layout.width, layout.height)
 
 
-def test_a_cache_of_keys_and_values_takes_little_more_than_they_do() -> None:
-    layout = BlockLayout.by_block((2048, 3 * 512), 2048, aside=8, every=2048)
-    assert layout.nbytes == 2048 * 2 * 512 * 4 + 4 * 2048 * 16
-    assert layout.aside_slots == 1
-    assert BlockLayout.by_block((2048, 3 * 512), 2048, aside=8, every=512).aside_slots == 4
-    assert "T_ASIDE" not in dict(BlockLayout.by_block((64, 64), 2048).defines("T"))
-
-
 # Tables
 
 

@@ -150,21 +150,6 @@ def test_redundant_binds_are_skipped_and_needed_ones_are_not(session: Session, c
         assert counted["viewport"] == changed <= len(session.draws)
 
 
-def test_draws_of_different_sizes_into_one_target_keep_their_sizes(device: Device) -> None:
-    layout = Layout.of((3, 5), "r32f", 64)
-    ones, twos, target = (
-        Texture(device, layout, name, np.full((3, 5), i, np.float32)) for i, name in ((1, "a"), (2, "b"), (0, "t"))
-    )
-    program = Program(device, "copy", {"COLS": 5}, ["x"])
-    large = Draw("large", program, target.framebuffer, (ones,), DrawCall(viewport=(0, 0, "rows", 3)))
-    small = Draw("small", program, target.framebuffer, (twos,), DrawCall(viewport=(0, 0, 2, 1)))
-    replay(device, [large, small], {"rows": 4})
-    expected = np.array([[2, 2, 1, 1, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 0]])
-    assert np.array_equal(target.read(), expected)
-    replay(device, [small, large], {"rows": 5})
-    assert (target.read() == 1).all()
-
-
 @pytest.mark.parametrize("hooked", [False, True])
 def test_only_draws_that_add_are_blended_and_hooks_see_it(device: Device, hooked: bool) -> None:
     layout = Layout.of((3, 5), "rgba32f", 64)

@@ -175,18 +175,6 @@ def test_fill_sets_every_element(device: Device, biggest: int) -> None:
         assert (whole.read() == number).all()
 
 
-def test_each_attachment_is_read_by_itself_and_all_are_filled(device: Device) -> None:
-    matrices = [np.arange(15, dtype=np.float32).reshape(3, 5) + start for start in (0, 100, 200, 300)]
-    layout = Layout.of((3, 5), "r32f", 64)
-    textures = [Texture(device, layout, str(i), matrix) for i, matrix in enumerate(matrices)]
-    framebuffer = Framebuffer(device, textures)
-    for i in (2, 0, 3, 1, 1, 0):
-        assert np.array_equal(framebuffer.read(i, 5, 3), matrices[i])
-        assert np.array_equal(framebuffer.read(i, 2, 1), matrices[i][:1, :2])
-    framebuffer.fill(2.5)
-    assert all((texture.read() == 2.5).all() for texture in textures)
-
-
 # Refusals
 
 
