@@ -77,17 +77,6 @@ class TestHolding:
             assert session.generate_ids(0) == []
             assert len(session) == 0
 
-    def test_logits_are_read_once_and_are_a_copy(self, short: Model) -> None:
-        with short.session() as session:
-            session.prefill([1, 2])
-            logits = session.logits()
-            assert (logits.dtype, logits.shape) == (np.float32, (short.config.vocab_size,))
-            issued = session.draws_issued
-            kept = logits.copy()
-            logits[:] = 0
-            assert agree(session.logits(), kept)
-            assert session.draws_issued == issued
-
     def test_a_rewind_is_as_if_it_had_never_been(self, short: Model) -> None:
         ids = [1, 2, 3, 4, 5]
         with short.session() as session:

@@ -154,6 +154,25 @@ class TestAccepting:
                 session.accept([1] * count, sampler_of(name))
             assert model.device.live_objects() == before
 
+    def test_sessions_side_by_side_do_not_disturb_each_other(self, model: Model) -> None:
+        """Their runs share the textures in between."""
+        with model.session() as one, model.session() as other, model.session() as third:
+            for session, prompt in ((one, PROMPT), (other, [7, 8, 9])):
+                session.prefill(prompt)
+            expected = [one.generate_ids(12), other.generate_ids(12)]
+            one.rewind(12)
+            other.rewind(12)
+            for start in range(0, 12, 3):
+                for session, ids in zip((one, other), expected, strict=True):
+                    assert session.accept(ids[start : start + 2], sampler_of("greedy")) == ids[start : start + 3]
+            forked = one.fork()
+            one.close()
+            assert forked.ids == [*PROMPT, *expected[0]]
+            third.prefill([*PROMPT, expected[0][0]])
+            assert third.generate_ids(1) == expected[0][1:2]
+            assert third.accept(expected[0][2:5], sampler_of("greedy")) == expected[0][2:6]
+            forked.close()
+
     def test_while_a_model_is_watched_tokens_run_one_by_one(self, model: Model) -> None:
         with model.session() as session:
             session.prefill(PROMPT)

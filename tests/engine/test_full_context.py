@@ -109,6 +109,13 @@ def test_texts_are_the_same_alone_and_together(fast: Model, keep: int) -> None:
         assert all(dropped for _, dropped in alone)
 
 
+def test_the_prompt_stays(fast: Model) -> None:
+    list(fast.stream([7, 8, 9], keep=-1, max_tokens=3 * CONTEXT))
+    assert fast._own.ids[:3] == [7, 8, 9]
+    list(fast.stream([7, 8, 9], max_tokens=3 * CONTEXT))  # which an earlier text's keep is nothing to
+    assert fast._own.ids[:3] != [7, 8, 9]
+
+
 @pytest.mark.parametrize(
     ("keep", "says"),
     [

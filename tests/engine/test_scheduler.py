@@ -316,19 +316,6 @@ class TestPrefixes:
             assert (reused(prompts[0]), reused(prompts[0]), reused(prompts[0], "another")) == (0, 19, 0)
             assert (reused(prompts[0]), reused(prompts[0], adapter=1)) == (19, 0)
 
-    def test_what_a_place_without_a_part_stores_is_in_nobodys_way(self, model: Model) -> None:
-        """A prompt that fills its place, while another sequence runs on; then the same prompt again."""
-        prompt = ids_of(64, 9)
-        with model.scheduler(slots=2) as scheduler:
-            scheduler.insert(BatchRequest(prompt, {"max_tokens": 1, **GREEDY}))
-            finished(scheduler)
-            scheduler.insert(BatchRequest([7], {"max_tokens": 5}))
-            finished(scheduler)
-            again = scheduler.insert(BatchRequest(prompt, {"max_tokens": 4, **GREEDY}))
-            finished(scheduler)
-            assert again.stats.reused_tokens == 63
-            assert again.ids == alone(model, again.request)
-
 
 class TestAhead:
     def test_the_next_step_is_issued_before_the_choices_are_looked_at(
@@ -368,16 +355,6 @@ class TestAhead:
         assert at_once == 3 + 1, "as many as the other one has tokens, and the last of all"
         assert plain.ids == alone(model, plain.request)
         assert filtered.ids == alone(model, filtered.request)
-
-    def test_nothing_is_made_for_a_token(self, model: Model) -> None:
-        with model.scheduler(slots=2) as scheduler:
-            scheduler.insert(BatchRequest([1], {"max_tokens": 30}))
-            scheduler.next()
-            before = model.device.live_objects()
-            assert before["buffer"] == 2
-            for _ in range(20):
-                scheduler.next()
-            assert model.device.live_objects() == before
 
 
 class TestQueue:

@@ -16,7 +16,6 @@ from glinfer.engine.model import Model
 from glinfer.formats import load_checkpoint
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.kernels.options import KernelOptions
-from glinfer.program.plan import draw_table
 
 pytestmark = pytest.mark.gl
 
@@ -82,14 +81,6 @@ def test_every_draw_against_float64(model: Model) -> None:
     checks = verify_draws(model.engine, model.embedder.encoded(["the cat sat on the mat " * 12])[0].ids)
     assert all(check.passed for check in checks), [check for check in checks if not check.passed]
     assert len(checks) == 2 * DRAWS_A_LAYER + 4, "embeddings, their norm of two draws, and the pooling"
-
-
-def test_draws_are_counted_and_issued(model: Model) -> None:
-    table = draw_table(model.plan, 1)
-    assert table.total == len(model.plan.draws) == 2 * DRAWS_A_LAYER + 4
-    before = model.bound.draws_issued
-    model.embed("cat")
-    assert model.bound.draws_issued - before == table.total
 
 
 @tiered("pooling", ["cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean"], keep=(0, 1))
