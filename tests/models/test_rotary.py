@@ -16,20 +16,7 @@ from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.gl
 
-CONTEXT = 48
 LLAMA = of_family("llama").config
-
-
-@pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return random_checkpoint(LLAMA, scale=0.2)
-
-
-@pytest.fixture(scope="module")
-def path(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("rotary") / "m.safetensors"
-    save_checkpoint(checkpoint, file)
-    return file
 
 
 # Options of glinfer.load

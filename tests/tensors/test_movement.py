@@ -18,14 +18,12 @@ from glinfer.kernels.flat.movement import concat, repack, strided_copy
 from glinfer.kernels.flat.strided import Axis
 from glinfer.kernels.spec import DrawSpec, Pass, TensorSpec
 from glinfer.tensors.device import Device
-from glinfer.tensors.tensor import TEXTURE_FORMATS, Tensor
+from glinfer.tensors.tensor import Tensor
 from qa.kernels.cases.movement import elements
 
 pytestmark = pytest.mark.gl
 
-Array = np.ndarray[Any, Any]
 ALL = slice(None)
-DTYPES = sorted(TEXTURE_FORMATS)
 
 
 def refused(message: str) -> Any:
