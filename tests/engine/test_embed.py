@@ -141,6 +141,13 @@ def test_broken_numbers_are_told(folder: Path) -> None:
             model.embed(["cat"])
 
 
+def test_a_closed_model(folder: Path) -> None:
+    model = glinfer.load(folder)
+    model.close()
+    with pytest.raises(glinfer.GlinferError, match="this model was closed"):
+        model.embed("a")
+
+
 def test_shapes_that_cannot_be() -> None:
     refused: list[tuple[dict[str, Any], str]] = [
         ({"pooling": "median"}, "pooling is 'median'; expected one of mean, cls"),
@@ -152,3 +159,10 @@ def test_shapes_that_cannot_be() -> None:
     for fields, said in refused:
         with pytest.raises(ConfigError, match=said):
             ModelConfig(30, 32, 4, 2, 64, model_type="bert", **fields)
+
+
+def test_a_shape_is_written_and_read_back() -> None:
+    config = ModelConfig(
+        30, 32, 4, 2, 64, model_type="bert", pooling="cls", dense=((8, True, "tanh"),), type_vocab_size=2
+    )
+    assert ModelConfig.from_json(config.to_json()) == config

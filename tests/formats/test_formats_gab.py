@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from each_case import each_case
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from refusals import refusal_by
 
@@ -80,6 +81,16 @@ def test_tensors_are_read_only_views_of_the_file(tmp_path: Path) -> None:
         assert tensor.dtype == np.float32
         assert not tensor.flags.writeable
         assert not tensor.flags.owndata
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(bits, min_size=FLOATS, max_size=FLOATS))
+def test_any_bit_pattern_survives_a_round_trip(tmp_path_factory: pytest.TempPathFactory, words: list[int]) -> None:
+    folder = tmp_path_factory.mktemp("bits")
+    data = _file(np.array(words, "<u4"))
+    (folder / "in.gab").write_bytes(data)
+    write_gab(read_gab(folder / "in.gab"), folder / "out.gab")
+    assert (folder / "out.gab").read_bytes() == data
 
 
 def test_a_file_can_be_written_over_itself(tmp_path: Path) -> None:

@@ -188,6 +188,16 @@ def test_a_renderer_without_float_targets_has_integer_targets(monkeypatch: pytes
         assert texture(device, 1).gl.dtype == "u4"
 
 
+def test_floats_blend_where_an_extension_or_desktop_opengl_says_so(device: Device) -> None:
+    assert device.blends_floats is ("GL_EXT_float_blend" in device.extensions)
+    device.extensions = frozenset({"GL_EXT_float_blend"})
+    assert device.blends_floats
+    device.extensions = frozenset()
+    assert not device.blends_floats
+    device.api = "desktop"
+    assert device.blends_floats
+
+
 @pytest.mark.parametrize("error", [moderngl.Error("cannot map the functions"), ValueError("got version 200")])
 def test_a_driver_that_moderngl_refuses_is_refused_and_let_go(
     monkeypatch: pytest.MonkeyPatch, contexts: list[Any], error: Exception

@@ -120,3 +120,11 @@ def test_gabs_windows_by_hand() -> None:
     assert list(windows(11, 4, 2)) == [(0, 4, 1), (2, 6, 5), (4, 8, 7), (6, 10, 9)]
     assert list(windows(11, 4, 4)) == [(0, 4, 1), (4, 8, 5), (8, 10, 9)]
     assert list(windows(1, 4, 2)) == []
+
+
+def test_likelihood_of_known_distributions() -> None:
+    assert log_softmax(np.zeros((3, 8), np.float32)) == pytest.approx(np.full((3, 8), -math.log(8)))
+    odds = np.log(np.array([1.0, 3.0], np.float64))
+    assert log_softmax(odds) == pytest.approx([math.log(1 / 4), math.log(3 / 4)])
+    large = np.array([[1e4, 1e4 - 1.0]], np.float32)
+    assert log_softmax(large)[0, 0] == pytest.approx(-math.log(1 + math.exp(-1)))

@@ -65,6 +65,15 @@ def test_counts_in_every_piece(client: openai.OpenAI) -> None:
     assert all(chunk.usage.prompt_tokens == len(opening("hi")) for chunk in chunks)
 
 
+def test_the_events_end_with_done(served: Running) -> None:
+    body = {"model": "speaker", "messages": HELLO, "stream": True}
+    with served.http() as http, http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        assert answer.headers["content-type"] == "text/event-stream; charset=utf-8"
+        events = answer.read().decode().split("\n\n")
+    assert events[-2:] == ["data: [DONE]", ""]
+    assert all(event.startswith("data: {") for event in events[:-2])
+
+
 def test_stop_strings_across_tokens(client: openai.OpenAI) -> None:
     stops: list[tuple[Any, str]] = [("é", "h"), (["x", "y"], "hé"), ("éy", "h"), (["éyx", "z"], "héy")]
     for (stop, text), stream in product(stops, (False, True)):

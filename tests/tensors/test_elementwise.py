@@ -113,6 +113,14 @@ def test_products_beyond_half_precision_stay_finite(dev: Device) -> None:
         assert relative_error(y.numpy(), wanted) <= 1e-6
 
 
+def test_gate_without_an_activation_is_a_product(dev: Device, rng: np.random.Generator) -> None:
+    gate, up = normal(rng, 3, 6), normal(rng, 3, 6)
+    out, before = dev.zeros((3, 6)), dev.draws_issued
+    assert dev.ops.gate(dev.tensor(gate), dev.tensor(up), activation="none", out=out) is out
+    assert holds(out, gate * up)
+    assert dev.draws_issued == before + 1
+
+
 # In plans
 
 
