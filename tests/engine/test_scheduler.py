@@ -356,6 +356,16 @@ class TestAhead:
         assert plain.ids == alone(model, plain.request)
         assert filtered.ids == alone(model, filtered.request)
 
+    def test_nothing_is_made_for_a_token(self, model: Model) -> None:
+        with model.scheduler(slots=2) as scheduler:
+            scheduler.insert(BatchRequest([1], {"max_tokens": 30}))
+            scheduler.next()
+            before = model.device.live_objects()
+            assert before["buffer"] == 2
+            for _ in range(20):
+                scheduler.next()
+            assert model.device.live_objects() == before
+
 
 class TestQueue:
     @pytest.mark.slow

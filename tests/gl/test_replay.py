@@ -212,6 +212,35 @@ def test_hooks_that_bind_everything_do_not_disturb_the_result(session: Session) 
     assert np.array_equal(run(session, [3, 1, 4, 1, 5]), plain)
 
 
+# Nothing is made while running
+
+
+def test_a_run_makes_no_object(session: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(session, [1, 2, 3])
+    alive = session.device.live_objects()
+    programs = session.program_count
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a GL object was made during a run")
+
+    makers = [name for name in dir(moderngl.Context) if name in MAKERS]
+    assert set(makers) == MAKERS
+    for name in makers:
+        monkeypatch.setattr(moderngl.Context, name, refuse)
+    for _ in range(3):
+        assert np.array_equal(run(session, [1, 2, 3]), first)
+    run(session, [1, 2, 3, 4, 5, 6, 7])
+    assert session.device.live_objects() == alive
+    assert session.program_count == programs
+
+
+MAKERS = {
+    "buffer", "compute_shader", "depth_renderbuffer", "depth_texture", "framebuffer", "program", "query",
+    "renderbuffer", "sampler", "simple_framebuffer", "simple_vertex_array", "texture", "texture3d",
+    "texture_array", "texture_cube", "vertex_array",
+}  # fmt: skip
+
+
 # Sessions
 
 

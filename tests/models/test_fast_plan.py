@@ -128,6 +128,23 @@ def test_gab_takes_39_draws_and_few_programs_within_what_webgl2_guarantees() -> 
 # Run values
 
 
+def test_run_values_are_checked() -> None:
+    values = {value.name: value for value in GOOD.run_values}
+    for name, good, bad in (
+        ("position", [0, 69], [-1, 70, 0.0, None, True, "3"]),
+        ("score_slots", [1, 2], [0, 3, 1.0, None]),
+        ("token", [-1, 0, 36], [-2, 37, 1.5, None]),
+        ("noise", [0.0, 1.0, 1], [-0.1, 1.1, float("nan"), None, True]),
+        ("inverse_temperature", [0.0, 1.25, 1e38], [-1.0, float("inf"), float("nan"), None]),
+        ("noise_key", [0, 2**32 - 1], [-1, 2**32, 0.5, None]),
+    ):
+        for accepted in good:
+            values[name].check(accepted)
+        for wrong in bad:
+            with refused(rf"{name} is .*; expected a (whole )?number from \S+ to \S+"):
+                values[name].check(wrong)
+
+
 # Memory and limits
 
 

@@ -104,6 +104,15 @@ def test_tables_that_take_no_gradients(dev: Device) -> None:
         dev.ops.embedding_backward(ids, grad, into=other.zeros((5, 4)))
 
 
+@tiered("vocab", [3001, 1])
+def test_every_point_hits_its_texel(dev: Device, vocab: int) -> None:
+    ids = np.random.default_rng(6).permutation(vocab).astype(np.int32)
+    grad = np.arange(1, vocab * 150 + 1, dtype=np.float32).reshape(vocab, 150)
+    sums, counts = backward(dev, ids, grad, vocab, "scatter")
+    np.testing.assert_array_equal(sums[ids], grad)
+    assert (counts == 1).all()
+
+
 def test_a_device_that_cannot_blend_gathers(dev: Device, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
     step = Passes.step
