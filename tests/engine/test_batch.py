@@ -12,7 +12,7 @@ from tiers import tiered
 from token_streams import random_ids as ids_of
 
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MAX_SLOTS, Batch, SchedulerOptions, places_for, sequence_bytes
+from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions, places_for, sequence_bytes
 from glinfer.engine.logits import MIN_LOGPROB, LogitChanges, change_logits, token_logprobs, top_bounds
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest, BatchResult
@@ -96,14 +96,6 @@ class TestOrder:
 
 
 class TestGenerate:
-    def test_in_the_order_of_the_prompts_and_not_of_the_ends(self, model: Model) -> None:
-        ids = model.generate(PROMPT, max_tokens=20, seed=1)
-        stop = ids[3]
-        prompts = [[9, 8, 7], PROMPT, [5]]
-        expected = [model.generate(prompt, max_tokens=20, seed=1, stop_ids=[stop]) for prompt in prompts]
-        assert expected[1] == ids[: ids.index(stop)]
-        assert model.generate(prompts, max_tokens=20, seed=1, stop_ids=[stop]) == expected
-
     def test_on_end_is_called_once(self, model: Model) -> None:
         calls = []
         model.generate([[1], [2], [3]], max_tokens=2, on_end=lambda: calls.append(1))
@@ -141,24 +133,6 @@ class TestMemory:
         with pytest.raises(InputError, match=rf"one sequence of 256 tokens takes .* MB in textures of at most {edge}"):
             places_for(self.CONFIG, SchedulerOptions(), edge)
 
-    def test_a_bound_on_memory_makes_fewer_places(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-        made: list[tuple[int, int]] = []
-        init = Batch.__init__
-
-        def spy(self: Batch, *given: Any, slots: int, capacity: int) -> None:
-            made.append((slots, capacity))
-            init(self, *given, slots=slots, capacity=capacity)
-
-        monkeypatch.setattr(Batch, "__init__", spy)
-        requests = [BatchRequest([place], {"max_tokens": 3, "seed": place}) for place in range(3)]
-        each = sequence_bytes(model.config, 64)
-        for memory, slots in ((None, 3), (each, 1), (2 * each + 5, 2), (100 * each, 3)):
-            results = list(model.batch(requests, memory=memory))
-            assert made.pop() == (slots, 64)
-            assert_as_alone(model, results)
-        list(model.batch(iter(requests), slots=2))
-        assert made.pop() == (2, 64)
-
     def test_none_at_all_is_refused_in_one_line(self, model: Model) -> None:
         before = model.device.live_objects()
         with pytest.raises(InputError) as refusal:
@@ -194,33 +168,8 @@ class TestRefusals:
                 use()
         assert reference.device.draws_issued == before
 
-    def test_one_of_an_iterator_comes_to_light_when_it_is_taken(self, model: Model) -> None:
-        list(model.batch([BatchRequest(ids_of(8, 1), {"max_tokens": 1})]))  # all programs are made
-        before = model.device.live_objects()
-        results = model.batch(iter([BatchRequest([1], {"max_tokens": 1}, "good"), BatchRequest([])]), slots=1)
-        assert next(results).request.key == "good"
-        with pytest.raises(InputError, match="the prompt is empty"):
-            next(results)
-        assert model.device.live_objects() == before
-        assert next(results, None) is None
-
     def test_none_at_all(self, model: Model) -> None:
         assert list(model.batch([])) == list(model.batch(iter(()), slots=2)) == []
-
-
-class TestEnds:
-    def test_everything_is_released(self, model: Model) -> None:
-        """At the end, and when the iterator is closed before it began or half way."""
-        list(model.batch([BatchRequest(ids_of(8, 1), {"max_tokens": 2})] * 3, slots=2))
-        before, sharers = model.device.live_objects(), len(model.bound._sharers)
-        for taken in (0, 1, 4):
-            results = model.batch(REQUESTS[:4], slots=2)
-            for _ in range(taken):
-                next(results)
-            results.close()  # type: ignore[attr-defined]
-            for kind in ("texture", "framebuffer"):
-                assert model.device.live_objects()[kind] == before[kind]
-            assert len(model.bound._sharers) == sharers
 
 
 # Changes of logits, and log-probabilities

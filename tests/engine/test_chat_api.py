@@ -71,13 +71,6 @@ def test_a_reply_is_a_string_that_says_how_it_came_to_be(model: Model, prompts: 
         assert (other, other.finish_reason, other.tokens) == ("héy", "stop", 5)
 
 
-def test_the_whole_conversation_goes_to_the_model(model: Model, prompts: list[list[int]]) -> None:
-    model.chat(TALK, max_tokens=1)
-    model.chat([{"role": "user", "content": "x<|end|>", "name": None}], max_tokens=1)
-    assert prompts[0] == [*turn("hi", "yes"), *turn("go")]
-    assert [token for token in prompts[1] if token in WORDS.control_tokens.values()] == [USER, END, ASSISTANT]
-
-
 def test_why_it_ended(model: Model) -> None:
     cases: list[tuple[dict[str, Any], str, str, int]] = [
         ({}, "héy", "stop", 5),
@@ -290,16 +283,6 @@ class TestSession:
             assert next(stream) == "h"
         assert (stream.stats.finish_reason, ended) == ("closed", ["told"])
         assert [message["content"] for message in session.messages] == ["hi", "h"]
-
-    def test_the_oldest_turns_make_room(self, model: Model, prompts: list[list[int]]) -> None:
-        session = model.chat_session()
-        dropped = []
-        for _ in range(4):
-            stream = session.stream("a" * 12, max_tokens=8)
-            list(stream)
-            dropped.append(stream.dropped_turns)
-        assert sum(dropped) > 0
-        assert all(len(prompt) + 8 <= 64 for prompt in prompts)
 
     def test_settings_that_the_form_does_not_know_are_refused(self, model: Model) -> None:
         session = model.chat_session()

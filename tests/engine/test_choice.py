@@ -12,7 +12,6 @@ from block_draw import KERNELS
 from logit_rows import Floats, Rows, over, packed, some_logits
 from tiers import tiered
 
-from glinfer.config import ModelConfig
 from glinfer.engine import batch
 from glinfer.engine.batch import Batch
 from glinfer.engine.logits import LogitChanges, change_logits
@@ -21,7 +20,6 @@ from glinfer.engine.requests import BatchRequest
 from glinfer.engine.run import cached
 from glinfer.engine.run.choice import Choice
 from glinfer.engine.sampler import Sampler, SamplingOptions, sample_rows
-from glinfer.errors import NumbersError, PlanError
 from glinfer.gl.context import Device
 from glinfer.inspect.verify.draws import choice_error
 from glinfer.kernels import OPS
@@ -30,11 +28,9 @@ from glinfer.kernels.fused.changes import WRITTEN, change_word, changed_logits
 from glinfer.kernels.fused.choice import FILTER_WORDS, LISTED, pieces_for
 from glinfer.kernels.fused.rows import fill_choices, row_table
 from glinfer.kernels.fused.sample import best_candidates
-from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
 from glinfer.lower.fused.choice import CHANGES as CHANGE_TABLE
-from glinfer.lower.fused.choice import CHOICE_DRAWS, TEXELS, choice_plan
-from glinfer.lower.plans import plan_for
+from glinfer.lower.fused.choice import CHOICE_DRAWS, TEXELS
 from glinfer.program.oracle import by_output, run_draw, written_rows
 
 VOCABS = (1, 2, 3, 4, 5, 63, 64, 65, 129, 257, 500, 513, 2047, 3001, 5256, 49152)
@@ -146,13 +142,6 @@ def test_pieces_of_a_vocabulary() -> None:
     for vocab, pieces in ((1, 64), (8192, 64), (8193, 128), (49152, 128), (1 << 19, 128), (1 << 24, 4096)):
         assert pieces_for(vocab) == pieces
         assert -(-vocab // pieces) <= 4096, "two steps have to fit a float32"
-
-
-def test_a_plan_that_fits_no_texture_is_refused() -> None:
-    config = ModelConfig.from_options("vocab=300,dim=20,heads=1,blocks=1,context=70")
-    made = plan_for(config, "fast", max_texture_size=2048)
-    with pytest.raises(PlanError, match="the largest texture here is 8×8"):
-        choice_plan(made, kernels=KernelOptions(), max_texture_size=8)
 
 
 # ---- rows of the sampler
@@ -435,28 +424,6 @@ class TestSequences:
                 found = session.accept(expected[:6], sampler)
                 found += session.accept([*expected[7:9], 0, 0], sampler)
                 assert (found, sampler.step) == (expected[: len(found)], len(found))
-
-    def test_logits_that_were_asked_for_are_chosen_from(self, passing: Model) -> None:
-        with passing.session() as session:
-            session.prefill(PROMPT)
-            logits, issued = session.logits(), session.draws_issued
-            sampler = Sampler(SamplingOptions(**OPTIONS["filtered"]))
-            assert session.generate_ids(1, Sampler(sampler.options)) == [sampler.sample(logits, PROMPT)]
-            assert session.draws_issued == issued
-
-    def test_broken_logits_are_seen_behind_a_filter(self, passing: Model) -> None:
-        passing.engine.nan_guard.strict = True
-        for bad in (np.nan, np.inf):
-
-            def change(seen: Any, bad: float = bad) -> Any:
-                changed = seen.array.copy()
-                changed[..., 17] = bad
-                return changed
-
-            with passing.session() as session:
-                session.prefill(PROMPT)
-                with passing.patch("logits", change), pytest.raises(NumbersError, match="of 300 logits after 4 tokens"):
-                    session.generate_ids(1, Sampler(SamplingOptions(**OPTIONS["filtered"])))
 
 
 def requests(count: int) -> list[BatchRequest]:

@@ -203,21 +203,6 @@ def test_all_ways_to_mix_them_count_what_is_planned_and_issued(
 
 
 @plans
-def test_what_logits_or_probabilities_have_run_counts_in_a_stream(opened: Model, plan: str) -> None:
-    whole = opened.draws().total
-    for first, then in ((opened.logits, opened.probs), (opened.probs, opened.logits)):
-        for max_tokens in (3, 5):
-            opened._own.hold([])
-            first(PROMPT)
-            issued = opened.device.draws_issued
-            then(PROMPT)
-            assert opened.device.draws_issued == issued, "the draws of the one have computed the other"
-            stats = counted(opened, opened.stream(PROMPT, max_tokens=max_tokens, seed=1, top_k=5))
-            further = 2 if plan == "fast" else 0  # draws that choose among filtered tokens
-            assert (stats.draws, stats.draws_saved) == ((max_tokens - 1) * (whole + further), whole)
-
-
-@plans
 def test_probabilities_are_those_of_the_logits_whatever_runs_in_between(opened: Model, plan: str) -> None:
     with opened.session() as session, opened.session() as other:
         session.prefill(PROMPT)
@@ -238,16 +223,6 @@ def test_probabilities_are_those_of_the_logits_whatever_runs_in_between(opened: 
             fork.step(1)
             assert not np.array_equal(fork.probs(), expected)
         assert np.array_equal(session.probs(), expected)
-
-
-@plans
-def test_a_full_context_counts_and_a_capture_in_between_does_not(opened: Model, plan: str) -> None:
-    whole, context = opened.draws().total, opened.config.max_position_embeddings
-    stream = opened.stream([7] * (context - 2), max_tokens=5, seed=1)
-    next(stream)
-    opened.capture("logits", PROMPT)
-    stats = counted(opened, stream)
-    assert (stats.dropped, stats.draws_per_token) == (context // 2, whole)
 
 
 def test_a_sequence_of_a_batch_counts_what_runs_again_when_its_context_is_full(model: Model) -> None:

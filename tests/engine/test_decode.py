@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -78,17 +77,6 @@ class TestHolding:
             assert session.generate_ids(0) == []
             assert len(session) == 0
 
-    def test_logits_are_read_once_and_are_a_copy(self, short: Model) -> None:
-        with short.session() as session:
-            session.prefill([1, 2])
-            logits = session.logits()
-            assert (logits.dtype, logits.shape) == (np.float32, (short.config.vocab_size,))
-            issued = session.draws_issued
-            kept = logits.copy()
-            logits[:] = 0
-            assert agree(session.logits(), kept)
-            assert session.draws_issued == issued
-
     def test_a_rewind_is_as_if_it_had_never_been(self, short: Model) -> None:
         ids = [1, 2, 3, 4, 5]
         with short.session() as session:
@@ -140,23 +128,6 @@ class TestHolding:
                     with pytest.raises(InputError, match=error):
                         use(ids)
                     assert session.ids == [1, 2]
-
-    def test_holding_other_tokens_keeps_what_they_share(self, short: Model) -> None:
-        with short.session() as session:
-            for ids in ([1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [1, 2, 9], [1, 2], [8], [], [8, 1]):
-                session.hold(ids)
-                assert session.ids == ids
-                if ids:
-                    assert agree(session.logits(), fresh(short, ids))
-
-    def test_what_is_appended_to_what_was_chosen_is_one_sequence(self, short: Model) -> None:
-        with short.session() as session:
-            for options in (SAMPLERS["greedy"], SAMPLERS["filtered"]):
-                session.hold([1, 2])
-                chosen = session.generate_ids(2, Sampler(options))
-                session.prefill([7, 8])
-                assert session.ids == [1, 2, *chosen, 7, 8]
-                assert agree(session.logits(), fresh(short, session.ids))
 
     def test_a_full_context_drops_its_oldest_half_and_goes_on(self, short: Model) -> None:
         context = context_of(short)
@@ -221,22 +192,6 @@ class TestHolding:
                     session.rewind(1)
                     assert agree(other.logits(), session.logits())
                     assert other.generate_ids(9) == session.generate_ids(9)
-
-    def test_forks_close_in_any_order(self, short: Model) -> None:
-        for order in itertools.permutations(range(3)):
-            first = short.session()
-            first.prefill([1, 2])
-            second = first.fork()
-            sessions = [first, second, second.fork()]
-            for place in order:
-                sessions[place].close()
-                sessions[place].close()
-                for other in sessions:
-                    if not other.closed:
-                        other.step(3)
-                        assert agree(other.logits(), fresh(short, other.ids))
-        expected = short.logits([1, 2])
-        assert agree(short.logits([1, 2]), expected), "the model itself goes on"
 
 
 class TestCached:

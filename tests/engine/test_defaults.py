@@ -135,22 +135,6 @@ def test_everything_of_a_model_samples_by_its_defaults(small: Path, greedy_file:
         assert model.generate(PROMPT, max_tokens=6, seed=1) == drawn
 
 
-@pytest.mark.gl
-def test_commands_take_them_too(greedy_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from glinfer.cli.app import run
-
-    def said(*arguments: str) -> str:
-        assert run(["generate", str(greedy_file), *arguments]) == 0
-        return capsys.readouterr().out
-
-    greedy = said("--ids", "13,132,251,70", "--max-tokens", "6", "--temperature", "0", "-q")
-    assert said("--ids", "13,132,251,70", "--max-tokens", "6", "--seed", "1", "-q") == greedy
-    (tmp_path / "in.jsonl").write_text('{"ids": [13, 132, 251, 70]}\n{"ids": [13, 132, 251, 70], "temperature": 1}\n')
-    said("--batch", str(tmp_path / "in.jsonl"), "--out", str(tmp_path / "out.jsonl"), "--max-tokens", "6", "-q")
-    first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
-    assert first["ids"] == [int(token) for token in greedy.split(",")] != second["ids"]
-
-
 def test_a_site_has_them_in_its_plan(greedy_file: Path, tmp_path: Path) -> None:
     site = export_web(greedy_file, tmp_path / "site")
     expected = {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "repetition_penalty": 1.0}

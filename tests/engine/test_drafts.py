@@ -267,16 +267,6 @@ class TestStreams:
             assert [next(stream) for _ in range(25)] == ids[:25]
         assert model._own.ids == [*PROMPT, *ids[:25]]
 
-    def test_stop_strings_and_text_are_the_same(self, model: Model) -> None:
-        """Of a greedy text, which repeats itself soon."""
-        text = model.generate("one", max_tokens=60, temperature=0, stop_ids=[])
-        for stop in ((), (text[40:43], "xyz")):
-            options: dict[str, Any] = {"max_tokens": 60, "temperature": 0, "stop_ids": [], "stop": stop}
-            plain, guessed = both(model, "one", speculate="ngram", **options)
-            assert "".join(guessed.pieces) == "".join(plain.pieces)
-            assert guessed.stats.finish_reason == plain.stats.finish_reason
-            assert guessed.stats.accepted > 0
-
     def test_another_model_drafts(self, small: Path, model: Model, llama: Model) -> None:
         """The same weights are always right, others sometimes; both choose with the seed and the step of the stream."""
         model._require_drafts_of = llama._require_drafts_of = lambda draft: None  # type: ignore[method-assign]

@@ -381,16 +381,3 @@ def test_ctrl_c_while_closing_still_closes_the_device(tiny: Path, monkeypatch: p
         model.close()
     assert model.device.closed
     model.close()
-
-
-def test_a_stream_that_ctrl_c_has_ended_stays_ended(tiny: Path, ctrl_c: Callable[[int], None]) -> None:
-    with glinfer.load(tiny) as model:
-        expected = model.generate(PROMPT, max_tokens=6, seed=4)
-        stream = model.stream(PROMPT, max_tokens=6, seed=4)
-        first = [next(stream), next(stream)]
-        ctrl_c(1)
-        with pytest.raises(KeyboardInterrupt):
-            next(stream)
-        assert (stream.ids, stream.stats.finish_reason) == (first, "closed")
-        assert list(stream) == []
-        assert model.generate(PROMPT, max_tokens=6, seed=4) == expected

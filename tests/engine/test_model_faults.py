@@ -283,18 +283,6 @@ def test_a_lost_model_is_loaded_again_and_a_session_goes_on_from_its_tokens(
         assert follower.generate_ids(8, again) == written[4:]
 
 
-def test_a_stream_that_is_cut_off_by_a_loss_has_its_ids(driver: BrokenDriver, device: Device) -> None:
-    ended: list[str] = []
-    with opened(checkpoint_of("gab"), device=device) as model:
-        stream = model.stream(IDS[:10], seed=1, max_tokens=9, on_end=lambda: ended.append("told"))
-        ids = [next(stream), next(stream)]
-        driver.lose(GUILTY, 0)
-        with pytest.raises(ContextError, match=r"reading picks back: the graphics context was lost"):
-            next(stream)
-        assert (stream.ids, stream.stats.finish_reason, ended) == (ids, "error", ["told"])
-        assert list(stream) == []
-
-
 # Shaders that the driver refuses
 
 

@@ -72,20 +72,6 @@ def test_a_sequence_goes_on_is_cut_and_copied(small: Path) -> None:
         assert np.array_equal(model.logits([5, 6]), alone[5, 6])
 
 
-def test_only_new_tokens_run(small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from glinfer.engine.run import oracle
-
-    ran: list[float] = []
-    run = oracle.run_plan
-    monkeypatch.setattr(oracle, "run_plan", lambda *given: ran.append(given[3]["token"]) or run(*given))
-    with glinfer.load(small, executor="numpy") as model:
-        model.logits([1, 2, 3])
-        model.logits([1, 2, 3, 4, 5])
-        assert ran == [1, 2, 3, 4, 5]
-        model.logits([1, 2])
-        assert ran[5:] == [1, 2]
-
-
 NEEDS: list[Callable[[Model], object]] = [
     lambda model: model.capture("*", [1]),
     lambda model: next(iter(model.attention_steps(0, [1]))),

@@ -63,16 +63,6 @@ def test_what_is_no_token_is_refused(model: Model, chosen: Any) -> None:
     assert len(model.generate(PROMPT, max_tokens=2)) == 2
 
 
-def test_what_it_raises_comes_through(model: Model) -> None:
-    def fails(*_: Any) -> int:
-        raise KeyError("mine")
-
-    for prompt in (PROMPT, [PROMPT, [5]]):
-        with pytest.raises(KeyError, match="mine"):
-            model.generate(prompt, sampler=fails)
-    assert model.generate(PROMPT, max_tokens=3, sampler=greedy) == model.generate(PROMPT, max_tokens=3, temperature=0)
-
-
 @pytest.mark.parametrize(
     ("options", "says"),
     [

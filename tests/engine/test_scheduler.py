@@ -167,24 +167,6 @@ class TestAsAlone:
                 session.prefill(second.held)
                 assert agree(session.logits(), logits)
 
-    def test_texts_come_in_pieces(self, model: Model) -> None:
-        options: dict[str, Any] = {"max_tokens": 12, "seed": 1}
-        expected = model.generate("Once upon", **options)
-        with model.scheduler(slots=2) as scheduler:
-            scheduler.insert(BatchRequest("Once upon", options, "mine"))
-            stopped = scheduler.insert(BatchRequest("Once upon", {**options, "stop": [expected[4:6]]}))
-            events = finished(scheduler)
-        mine = [event for event in events if event.sequence is not stopped]
-        assert len(mine) == 12
-        assert "".join(event.text for event in mine) == expected
-        assert [event.result is None for event in mine] == [True] * 11 + [False]
-        assert mine[-1].result is not None
-        assert (mine[-1].result.text, mine[-1].result.request.key) == (expected, "mine")
-        assert (
-            "".join(event.text for event in events if event.sequence is stopped)
-            == expected[: expected.index(expected[4:6])]
-        )
-
     def test_events_wait_until_they_are_due(self, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
         """The next event then has everything since the last; the end never waits, nor does a piece of a call."""
         request = BatchRequest("Once upon", {"max_tokens": 12, "seed": 1, "stop": "§"})
@@ -333,19 +315,6 @@ class TestPrefixes:
             assert reused([*prompts[1][:few], 1, 2, 3]) == few
             assert (reused(prompts[0]), reused(prompts[0]), reused(prompts[0], "another")) == (0, 19, 0)
             assert (reused(prompts[0]), reused(prompts[0], adapter=1)) == (19, 0)
-
-    def test_what_a_place_without_a_part_stores_is_in_nobodys_way(self, model: Model) -> None:
-        """A prompt that fills its place, while another sequence runs on; then the same prompt again."""
-        prompt = ids_of(64, 9)
-        with model.scheduler(slots=2) as scheduler:
-            scheduler.insert(BatchRequest(prompt, {"max_tokens": 1, **GREEDY}))
-            finished(scheduler)
-            scheduler.insert(BatchRequest([7], {"max_tokens": 5}))
-            finished(scheduler)
-            again = scheduler.insert(BatchRequest(prompt, {"max_tokens": 4, **GREEDY}))
-            finished(scheduler)
-            assert again.stats.reused_tokens == 63
-            assert again.ids == alone(model, again.request)
 
 
 class TestAhead:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -133,19 +132,6 @@ def test_a_batch_gives_what_each_text_gives_alone(model: Model) -> None:
         same = ("finish_reason", "complete", "forced", "tokens")
         assert (result.text, result.ids) == (text, stream.ids)
         assert [getattr(result.stats, name) for name in same] == [getattr(stream.stats, name) for name in same]
-
-
-def test_texts_that_take_turns_are_those_of_each_alone(model: Model) -> None:
-    given: list[dict[str, Any]] = [{"json_schema": SCHEMA}, {"regex": "[a-z]{2}é[a-z]{4}"}, {"max_tokens": 30}]
-    issued = model.device.draws_issued
-    streams = [model.stream("KING:", seed=5, **options) for options in given]
-    turns = ["".join(filter(None, pieces)) for pieces in zip(*itertools.zip_longest(*streams), strict=True)]
-    counted = sum(stream.stats.draws + stream.stats.prompt_draws for stream in streams)
-    assert counted == model.device.draws_issued - issued
-    for options, stream, text in zip(given, streams, turns, strict=True):
-        alone = model.stream("KING:", seed=5, **options)
-        assert text == "".join(alone)
-        assert (stream.ids, stream.stats.forced) == (alone.ids, alone.stats.forced)
 
 
 def test_a_whole_row_under_a_mask(model: Model) -> None:

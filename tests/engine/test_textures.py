@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from agreement import agree
 from made_models import IDS, mixed, of_family, opened, packed
 
 import glinfer
@@ -23,7 +22,6 @@ from glinfer.errors import ContextError, InputError
 from glinfer.formats import Checkpoint
 from glinfer.gl.layouts.packing import GemvLayout
 from glinfer.gl.texture import Texture
-from glinfer.inspect.verify.draws import verify_draws
 from glinfer.lower.weights import fold
 from glinfer.program.texels import line_checksums
 
@@ -265,19 +263,6 @@ class TestBetween:
         alone = run(lambda: None)
         assert run(lambda: model.verify_textures(0.2)) == alone
         assert run(model.verify_textures) == alone
-
-    def test_a_model_goes_on_after_its_draws_were_checked_in_its_own_caches(
-        self, model: Model, reference: Model
-    ) -> None:
-        for made in (model, reference):
-            alone = tokens(made)
-            logits = made.logits(PROMPT)
-            assert all(check.passed for check in verify_draws(made.engine, IDS[10:14]))
-            assert agree(made.logits(PROMPT), logits)
-            assert tokens(made) == alone
-            objects = made.device.live_objects()
-            verify_draws(made.engine, IDS[10:14])
-            assert made.device.live_objects() == objects
 
 
 class TestFiles:

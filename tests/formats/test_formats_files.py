@@ -16,26 +16,15 @@ from own_process import DEADLINE, ROOT
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError, InputError
 from glinfer.formats import (
-    BpeModel,
     load_checkpoint,
     random_checkpoint,
     save_checkpoint,
-    write_bpe,
     write_gab,
     write_safetensors,
 )
 from glinfer.formats.files import opened, replacing, shown
 
 SMALL = ModelConfig.from_options("vocab=3,dim=2,heads=1,blocks=1,context=2")
-
-
-def test_a_finished_block_puts_the_file_in_place_and_leaves_nothing_else(tmp_path: Path) -> None:
-    with replacing(tmp_path / "out.bin") as temporary:
-        assert temporary.parent.parent == tmp_path
-        temporary.write_bytes(b"new")
-        assert not (tmp_path / "out.bin").exists()
-    assert [p.name for p in tmp_path.iterdir()] == ["out.bin"]
-    assert (tmp_path / "out.bin").read_bytes() == b"new"
 
 
 @each_case("error", [KeyboardInterrupt, RuntimeError, SystemExit, GeneratorExit])
@@ -180,12 +169,6 @@ def test_the_format_is_told_by_content_and_never_by_name(tmp_path: Path) -> None
         assert {k: v.tolist() for k, v in loaded.tensors.items()} == {
             k: v.tolist() for k, v in original.tensors.items()
         }
-
-
-def test_a_tokenizer_is_recognised(tmp_path: Path) -> None:
-    write_bpe(BpeModel((), tuple(bytes([i]) for i in range(256))), tmp_path / "model.gab")
-    with pytest.raises(FormatError, match=r"this is a BPE1 tokenizer file; expected a checkpoint; give the"):
-        load_checkpoint(tmp_path / "model.gab")
 
 
 @each_case(

@@ -35,7 +35,6 @@ from glinfer.text.tokenizer import Tokenizer, learn_bpe
 
 gguf = pytest.importorskip("gguf", reason="gguf is not installed (pip install 'glinfer[gguf]')")
 
-Array = Any  # of NumPy, float64
 SEARCHED = [name for name, (kind, _) in DTYPES.items() if kind in PACKED_HERE]
 
 

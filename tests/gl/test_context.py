@@ -297,20 +297,6 @@ def test_interleaved_devices_do_not_touch_each_other(device: Device, second: str
         assert np.array_equal(pairs[0][1].read(), matrix(50))
 
 
-def test_releasing_on_one_device_spares_the_same_names_on_another(device: Device) -> None:
-    held = texture(device, 3)
-    with open_device() as other:
-        mine = [held, Program(device, "copy", {"COLS": 5}, ["x"])]
-        theirs = [texture(other, 1), Program(other, "copy", {"COLS": 5}, ["x"])]
-        assert [item.gl.glo for item in mine] == [item.gl.glo for item in theirs]
-        other.activate()
-        mine[1].release()
-        assert np.array_equal(copy(theirs[0], Texture(other, LAYOUT, "out")), matrix(1))
-        other.activate()
-        assert other.raw.is_program(theirs[1].gl.glo)
-    assert np.array_equal(held.read(), matrix(3)), "closing one device leaves the other working"
-
-
 @pytest.mark.parametrize("releases", [False, True])
 def test_another_library_may_bind_another_api(device: Device, releases: bool) -> None:
     library, held = ctypes.CDLL("libEGL.so.1"), texture(device, 3)

@@ -40,7 +40,6 @@ __all__ = ["heeds_ctrl_c"]
 
 pytestmark = pytest.mark.gl
 
-ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout.of((3, 5), "r32f", 64)
 MATRIX = np.arange(15, dtype=np.float32).reshape(3, 5)
 
@@ -506,35 +505,6 @@ def test_a_uniform_is_what_was_set_last_wherever_an_interrupt_came(device: Devic
 
     after("before")
     assert interrupted_everywhere(lambda: program.set("head", 2), after, (), files_of(program_module)) >= 5
-
-
-@pytest.mark.parametrize("kind", ["texture", "framebuffer", "program"])
-def test_an_interrupt_while_something_is_made_leaves_nothing(
-    device: Device, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
-    """Before it is there, and at any of the calls that follow."""
-    held, (check, activate) = texture(device), (device.check, device.activate)
-
-    def make() -> None:
-        if kind == "texture":
-            texture(device, "u")
-        elif kind == "framebuffer":
-            Framebuffer(device, [held])
-        else:
-            Program(device, "copy", {"COLS": 5}, ["x"])
-
-    def interrupt(*given: Any, **named: Any) -> None:
-        raise KeyboardInterrupt
-
-    for owner, name in ((device.gl, kind), (device, "check"), (device, "activate"), (device.gl, "vertex_array")):
-        if name == "vertex_array" and kind != "program":
-            continue
-        monkeypatch.setattr(owner, name, interrupt, raising=False)
-        with pytest.raises(KeyboardInterrupt):
-            make()
-        monkeypatch.undo()
-        device.check, device.activate = check, activate  # type: ignore[method-assign]
-        assert dict(device.live_objects()) == {"texture": 1}
 
 
 # Forks

@@ -226,14 +226,6 @@ def test_what_is_kept_aside_lies_behind_the_rest(layout: BlockLayout) -> None:
     assert layout.region(1, layout.cols) == (layout.width, layout.height)
 
 
-def test_a_cache_of_keys_and_values_takes_little_more_than_they_do() -> None:
-    layout = BlockLayout.by_block((2048, 3 * 512), 2048, aside=8, every=2048)
-    assert layout.nbytes == 2048 * 2 * 512 * 4 + 4 * 2048 * 16
-    assert layout.aside_slots == 1
-    assert BlockLayout.by_block((2048, 3 * 512), 2048, aside=8, every=512).aside_slots == 4
-    assert "T_ASIDE" not in dict(BlockLayout.by_block((64, 64), 2048).defines("T"))
-
-
 # Tables
 
 
@@ -256,7 +248,6 @@ def test_tables_stay_within_the_limit_or_are_refused(rows: int, cols: int, bigge
 
 EDGES = st.sampled_from([1, 2, 3, 4, 5, 15, 16, 17, 36, 63, 64, 65, 127, 129, 200, 301])
 WORDS = st.sampled_from(sorted(WORD_FORMATS))
-BYTES = {"f32": 4, "f16": 2, "q16": 2, "q8": 1, "bf16": 2, "i16": 2, "i8": 1}
 
 
 @st.composite
@@ -312,11 +303,6 @@ def test_weights_stay_within_the_limit_or_are_refused(
         needs = f"a matrix of {outputs}×{inputs} weights needs {blocks * lines} lines of {line} texels"
         with refused(f"{needs}; the largest texture here is {biggest}×{biggest}"):
             GemvLayout.of(outputs, inputs, name, quad, biggest)
-
-
-def test_texture_memory_is_that_of_the_format() -> None:
-    for name, size in BYTES.items():
-        assert GemvLayout.of(512, 512, name, True, 2048).nbytes == 512 * 512 * size
 
 
 @few

@@ -259,14 +259,6 @@ def test_samplers_that_the_shader_has_not_or_that_nothing_is_bound_to_are_refuse
         assert not device.live_objects()
 
 
-def test_samplers_take_units_in_the_given_order(device: Device) -> None:
-    names = ["tokens", "token_embedding", "position_embedding"]
-    for order in (names, names[::-1]):
-        program = Program(device, "embed", {"VOCAB": 3, "DIM": 2}, order)
-        assert [program.gl[name].value for name in order] == [0, 1, 2]
-        assert program.uniform_names == frozenset()
-
-
 @pytest.mark.parametrize(
     ("value", "expected"), [(2.5, "a whole number"), (2.0, "a whole number"), (2**31, "a whole number"), ("2", "a ")]
 )
@@ -304,19 +296,6 @@ def test_binding_names_a_uniform_that_the_shader_does_not_use(device: Device) ->
 
 
 # The cache
-
-
-def test_equal_requests_share_a_program_and_unequal_ones_do_not(device: Device) -> None:
-    cache = ProgramCache(device)
-    first = cache.get("copy", {"COLS": 5}, ["x"])
-    assert cache.get("copy", {"COLS": 5}, ["x"]) is first
-    assert cache.get("copy", {"COLS": 6}, ["x"]) is not first
-    assert cache.get("softmax", {"STRIDE": 5}, ["x"]) is not first
-    assert len(cache) == 3
-    cache.release()
-    cache.release()
-    assert len(cache) == 0
-    assert not device.live_objects()
 
 
 def test_one_and_one_point_nought_are_two_programs(device: Device, tmp_path: Path) -> None:

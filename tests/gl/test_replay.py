@@ -95,18 +95,6 @@ def test_what_is_counted_is_what_was_drawn(session: Session, calls: Calls) -> No
     assert session.draws_issued == session.device.draws_issued == 3 * planned
 
 
-def test_two_sessions_are_counted_together_and_share_no_uniforms(device: Device) -> None:
-    """Clears are no draws."""
-    first, second = (Session(reference_plan(CONFIG), WEIGHTS, device) for _ in range(2))
-    long, short = [5, 6, 7, 8], [9]
-    alone = run(first, long), run(second, short)
-    first.texture(LOGITS).fill(0.0)
-    assert np.array_equal(run(first, long), alone[0])
-    assert np.array_equal(run(second, short), alone[1])
-    assert first.draws_issued == second.draws_issued == 2 * (2 * (8 + 4 * 3) + 4)
-    assert device.draws_issued == 4 * (2 * (8 + 4 * 3) + 4)
-
-
 def test_python_waits_for_draws_of_many_rows_in_software(
     session: Session, monkeypatch: pytest.MonkeyPatch, calls: Calls
 ) -> None:
@@ -162,21 +150,6 @@ def test_redundant_binds_are_skipped_and_needed_ones_are_not(session: Session, c
         assert counted["viewport"] == changed <= len(session.draws)
 
 
-def test_draws_of_different_sizes_into_one_target_keep_their_sizes(device: Device) -> None:
-    layout = Layout.of((3, 5), "r32f", 64)
-    ones, twos, target = (
-        Texture(device, layout, name, np.full((3, 5), i, np.float32)) for i, name in ((1, "a"), (2, "b"), (0, "t"))
-    )
-    program = Program(device, "copy", {"COLS": 5}, ["x"])
-    large = Draw("large", program, target.framebuffer, (ones,), DrawCall(viewport=(0, 0, "rows", 3)))
-    small = Draw("small", program, target.framebuffer, (twos,), DrawCall(viewport=(0, 0, 2, 1)))
-    replay(device, [large, small], {"rows": 4})
-    expected = np.array([[2, 2, 1, 1, 0], [1, 1, 1, 1, 0], [1, 1, 1, 1, 0]])
-    assert np.array_equal(target.read(), expected)
-    replay(device, [small, large], {"rows": 5})
-    assert (target.read() == 1).all()
-
-
 @pytest.mark.parametrize("hooked", [False, True])
 def test_only_draws_that_add_are_blended_and_hooks_see_it(device: Device, hooked: bool) -> None:
     layout = Layout.of((3, 5), "rgba32f", 64)
@@ -215,36 +188,7 @@ def test_a_second_run_sets_only_uniforms_that_differ(session: Session, calls: Ca
 # Uniforms of programs that draws share
 
 
-def test_a_shared_program_gets_each_draws_constants(device: Device) -> None:
-    """A concat_head program, drawn once for each of ``heads`` into a target of its own."""
-    heads = [0, 2, 2, 1, 0, 1]
-    mixed = Texture(device, Layout.of((1, 2), "r32f", 64), "mixed", np.array([[1, 2]], dtype=np.float32))
-    program = Program(device, "concat_head", {"DIM": 6, "HEAD_DIM": 2, "FIRST": 1}, ["mixed"])
-    targets = [Texture(device, Layout.of((1, 6), "r32f", 64), f"t{i}") for i in range(len(heads))]
-    draws = [
-        Draw(f"d{i}", program, target.framebuffer, (mixed,), DrawCall((("head", head),)))
-        for i, (head, target) in enumerate(zip(heads, targets, strict=True))
-    ]
-    replay(device, draws, {})
-    replay(device, draws[::-1], {})  # the other way round, the cached values are all stale
-    for head, target in zip(heads, targets, strict=True):
-        expected = np.zeros((1, 6), dtype=np.float32)
-        expected[0, 2 * head : 2 * head + 2] = 1, 2
-        assert np.array_equal(target.read(), expected)
-
-
 # Hooks
-
-
-def test_hooks_are_told_every_draw_in_order(session: Session) -> None:
-    seen: list[tuple[str, str]] = []
-    run(
-        session,
-        [1, 2, 3],
-        before=lambda spec: seen.append(("before", spec.name)),
-        after=lambda spec: seen.append(("after", spec.name)),
-    )
-    assert seen == [(when, draw.name) for draw in session.plan.draws for when in ("before", "after")]
 
 
 def test_hooks_that_bind_everything_do_not_disturb_the_result(session: Session) -> None:
@@ -295,11 +239,6 @@ MAKERS = {
     "renderbuffer", "sampler", "simple_framebuffer", "simple_vertex_array", "texture", "texture3d",
     "texture_array", "texture_cube", "vertex_array",
 }  # fmt: skip
-
-
-def test_programs_are_shared_between_blocks_and_heads(session: Session) -> None:
-    distinct = {(spec.op, spec.defines, tuple(name for name, _ in spec.inputs)) for spec in session.plan.draws}
-    assert session.program_count == len(distinct) == session.device.live_objects()["program"]
 
 
 # Sessions

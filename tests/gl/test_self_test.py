@@ -13,7 +13,7 @@ from own_process import finished
 
 import glinfer
 from glinfer.errors import ContextError, GLError, NumbersError
-from glinfer.gl.context import Device, Limits
+from glinfer.gl.context import Limits
 from glinfer.gl.layouts.matrix import Layout
 from glinfer.gl.pretend import PRETENCES, open_pretended
 from glinfer.gl.self_test import record, self_test
@@ -67,10 +67,6 @@ def test_the_recorded_numbers_are_right() -> None:
     }
     for found, wanted in zip(record()["tests"], expected["tests"], strict=True):
         assert found == {**wanted, "expected": pytest.approx(wanted["expected"], rel=1e-14, abs=0)}
-
-
-def test_this_machine_passes(device: Device) -> None:
-    assert self_test(device) == {}
 
 
 DESKTOP = """

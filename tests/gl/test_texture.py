@@ -124,14 +124,6 @@ def test_writing_and_reading_parts_is_like_writing_and_reading_an_array(
     texture.release()
 
 
-def test_a_part_of_a_wrapped_matrix_leaves_the_rest_of_its_line_alone(device: Device) -> None:
-    layout = Layout.of((20, 1), "r32i", 8)  # three lines of texels, so rows 0 to 4 end in the middle of one
-    assert layout.wrapped
-    texture = Texture(device, layout, "t", layout.pack(np.arange(20, dtype=np.int32)[:, None]))
-    texture.upload(np.full((5, 1), -1, dtype=np.int32))
-    assert texture.read()[:, 0].tolist() == [-1] * 5 + list(range(5, 20))
-
-
 @pytest.mark.parametrize(
     ("make", "biggest"),
     [(np.asfortranarray, 64), (lambda a: a[::-1, ::-1], 9), (lambda a: np.repeat(a, 2, 1)[:, ::2], 9)],
@@ -181,18 +173,6 @@ def test_fill_sets_every_element(device: Device, biggest: int) -> None:
     for number in (1, -1, 2**31 - 1, -(2**31)):
         whole.fill(number)
         assert (whole.read() == number).all()
-
-
-def test_each_attachment_is_read_by_itself_and_all_are_filled(device: Device) -> None:
-    matrices = [np.arange(15, dtype=np.float32).reshape(3, 5) + start for start in (0, 100, 200, 300)]
-    layout = Layout.of((3, 5), "r32f", 64)
-    textures = [Texture(device, layout, str(i), matrix) for i, matrix in enumerate(matrices)]
-    framebuffer = Framebuffer(device, textures)
-    for i in (2, 0, 3, 1, 1, 0):
-        assert np.array_equal(framebuffer.read(i, 5, 3), matrices[i])
-        assert np.array_equal(framebuffer.read(i, 2, 1), matrices[i][:1, :2])
-    framebuffer.fill(2.5)
-    assert all((texture.read() == 2.5).all() for texture in textures)
 
 
 # Refusals

@@ -150,17 +150,6 @@ class TestBothMethods:
         np.testing.assert_array_equal(target.framebuffer.read(0, EDGE, EDGE), plain.framebuffer.read(0, EDGE, EDGE))
         assert np.abs(target.framebuffer.read(0, EDGE, EDGE)).max() > 0
 
-    def test_times_add_up_to_the_run(self, work: Work, clock: Clock, timer: type[Timer]) -> None:
-        with timer(work.device, [work.draw(work.target(), LIGHT) for _ in range(3)]) as made:
-            line = made.run({})
-        assert line is not None
-        assert len(line.draws_ns) == len(line.issued) == 3
-        assert list(line.bounds) == sorted(line.bounds)
-        assert sum(line.draws_ns) == line.bounds[-1] - line.bounds[0] - 3 * line.fence_ns
-        moments = [moment for span in line.issued for moment in span]
-        assert [line.start, *moments, line.end] == sorted([line.start, *moments, line.end])
-        assert line.start <= line.bounds[0] < line.bounds[-1] <= line.end
-
     def test_nothing_is_made_by_a_run_and_nothing_is_left(self, work: Work, timer: type[Timer]) -> None:
         draws = [work.draw(work.target(), LIGHT) for _ in range(3)]
         before = work.device.live_objects()

@@ -146,13 +146,6 @@ def test_names_mean_the_same_in_both_plans_and_what_the_field_means_by_them(fami
             assert relative_error(before + one[f"{at}.attn.out"], one[f"{at}.resid_mid"]) < TOLERANCE
 
 
-def test_a_pattern_chooses_names_in_the_order_of_computation() -> None:
-    with opened(checkpoint("gab"), "reference") as model:
-        found = model.capture(["blocks.1.mlp.hidden", "blocks.*.attn.prob?"], IDS)
-        assert list(found) == ["blocks.0.attn.probs", "blocks.1.attn.probs", "blocks.1.mlp.hidden"]
-        assert all(array.dtype == np.float32 for array in found.values())
-
-
 def test_a_capture_leaves_the_models_own_sequence_alone() -> None:
     with opened(checkpoint("gab")) as model:
         before = model.logits([*IDS, 9])

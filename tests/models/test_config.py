@@ -90,12 +90,6 @@ def test_a_number_out_of_range_is_refused() -> None:
         assert getattr(make(**{name: value}), name) == value
 
 
-def test_a_width_too_large_for_the_default_inner_width_says_which() -> None:
-    with refused(rf"intermediate_size is {4 * MOST}; expected a whole number from 1 to {MOST}"):
-        make(hidden_size=MOST, num_attention_heads=1)
-    assert make(hidden_size=MOST, num_attention_heads=1, intermediate_size=1).head_dim == MOST
-
-
 def test_what_is_no_model_is_refused() -> None:
     for hidden, heads in ((12, 5), (12, 13), (1, 2), (512, 7)):
         with refused(f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}; every head"):

@@ -16,8 +16,6 @@ from glinfer.engine.model import Model
 from glinfer.formats import load_checkpoint
 from glinfer.inspect.verify.draws import verify_draws
 from glinfer.kernels.options import KernelOptions
-from glinfer.lower.plans import plan_for
-from glinfer.program.plan import draw_table
 
 pytestmark = pytest.mark.gl
 
@@ -83,14 +81,6 @@ def test_every_draw_against_float64(model: Model) -> None:
     checks = verify_draws(model.engine, model.embedder.encoded(["the cat sat on the mat " * 12])[0].ids)
     assert all(check.passed for check in checks), [check for check in checks if not check.passed]
     assert len(checks) == 2 * DRAWS_A_LAYER + 4, "embeddings, their norm of two draws, and the pooling"
-
-
-def test_draws_are_counted_and_issued(model: Model) -> None:
-    table = draw_table(model.plan, 1)
-    assert table.total == len(model.plan.draws) == 2 * DRAWS_A_LAYER + 4
-    before = model.bound.draws_issued
-    model.embed("cat")
-    assert model.bound.draws_issued - before == table.total
 
 
 @tiered("pooling", ["cls", "lasttoken", "max", "mean_sqrt_len_tokens", "weightedmean"], keep=(0, 1))
@@ -159,11 +149,3 @@ def test_pairs_have_token_types_and_a_score(tmp_path: Path) -> None:
         scores.append(1 / (1 + np.exp(-(weights["dense.1.weight"] @ pooled + weights["dense.1.bias"])[0])))
     assert [each.index for each in found] == np.argsort(scores)[::-1].tolist()
     assert np.abs(np.sort(scores)[::-1] - [each.score for each in found]).max() <= 2e-6
-
-
-def test_the_plan_of_a_shape_alone() -> None:
-    config = glinfer.ModelConfig.from_options("family=bert,dim=64,heads=2,blocks=3,vocab=100,context=64")
-    assert plan_for(config, "fast").name == "encode"
-    assert len(plan_for(config, "fast").draws) == 3 * DRAWS_A_LAYER + 4
-    with pytest.raises(glinfer.GlinferError, match="embeds texts has no reference plan"):
-        plan_for(config, "reference")

@@ -11,25 +11,12 @@ import pytest
 from made_models import IDS, OF_RANGE, fresh, of_family, opened, worst
 
 import glinfer
-from glinfer.errors import GlinferError, InputError
+from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, random_checkpoint, save_checkpoint
 
 pytestmark = pytest.mark.gl
 
-CONTEXT = 48
 LLAMA = of_family("llama").config
-
-
-@pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return random_checkpoint(LLAMA, scale=0.2)
-
-
-@pytest.fixture(scope="module")
-def path(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    file = tmp_path_factory.mktemp("rotary") / "m.safetensors"
-    save_checkpoint(checkpoint, file)
-    return file
 
 
 # Options of glinfer.load
@@ -51,15 +38,6 @@ def test_a_smaller_context_is_the_same_model(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=r"\A[^\n]*12[^\n]*11[^\n]*\Z"):
             short.logits(IDS[:12])
         assert len(short.generate(IDS[:5], max_tokens=20, temperature=0)) == 20
-
-
-def test_a_context_that_the_model_has_not_is_one_line(path: Path) -> None:
-    for context in (0, -1, CONTEXT + 1, 1 << 40, 2.5, "8"):
-        with pytest.raises(
-            GlinferError,
-            match=rf"\Athe context is '?{context}'?; expected 1 to {CONTEXT}, the positions of this model\Z",
-        ):
-            glinfer.load(path, context=context)
 
 
 @pytest.mark.slow

@@ -194,15 +194,6 @@ def test_a_scale_is_the_largest_value_by_127_rounded_up() -> None:
     assert np.isnan(factors[4:]).all()
 
 
-def test_a_group_with_what_is_no_number_has_none() -> None:
-    values = np.ones((1, 96), np.float32)
-    values[0, 40] = np.nan
-    found = from_bytes(*to_bytes(values))
-    assert np.isnan(found[0, 32:64]).all()
-    assert np.isfinite(found[0, :32]).all()
-    assert np.isfinite(found[0, 64:]).all()
-
-
 def test_a_layout_of_bytes() -> None:
     made = BlockLayout.by_block((30, 100), 2048, every=30, format_name=BYTES)
     halves = BlockLayout.by_block((30, 100), 2048, every=30, format_name="rgba16f")

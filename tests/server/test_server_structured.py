@@ -52,16 +52,6 @@ def test_guided_fields(client: openai.OpenAI) -> None:
         assert choice.finish_reason == "stop"
 
 
-def test_a_chat_in_pieces(client: openai.OpenAI) -> None:
-    given: Any = {"model": "small", "messages": HELLO, "max_tokens": 40, "seed": 1}
-    whole = client.chat.completions.create(**given, extra_body={"guided_regex": "[a-z]{4}!"})
-    pieces = list(client.chat.completions.create(**given, stream=True, extra_body={"guided_regex": "[a-z]{4}!"}))
-    text = "".join(piece.choices[0].delta.content or "" for piece in pieces)
-    assert text == whole.choices[0].message.content
-    assert re.fullmatch("[a-z]{4}!", text)
-    assert pieces[-1].choices[0].finish_reason == "stop"
-
-
 def test_a_response(client: openai.OpenAI) -> None:
     given: Any = {"model": "small", "input": "Who are you?", "max_output_tokens": 45, "extra_body": {"seed": 3}}
     form: Any = {"type": "json_schema", "name": "person", "schema": SCHEMA, "strict": True}

@@ -137,15 +137,6 @@ def test_values_of_another_type(dev: Device) -> None:
     assert floats.numpy()[0] == 0.5
 
 
-def test_a_part_without_elements_changes_nothing(dev: Device) -> None:
-    x, before = dev.full((3, 4), 1.5), dev.draws_issued
-    x[1:1] = np.zeros((0, 4), np.float32)
-    x[:, 4:] = 5
-    dev.zeros((0, 5))[:] = 1
-    assert dev.draws_issued == before
-    assert (x.numpy() == 1.5).all()
-
-
 # Operators of tensors against NumPy
 
 
