@@ -40,6 +40,8 @@ _SHOWN_FIELDS = 6  # known fields that a message lists
 _FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other whole numbers with a default may be 0
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
+MAX_GROUPS = 32
+"""Limit for the groups of experts, since a shader marks each by a bit."""
 _USUAL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
 LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""
@@ -132,7 +134,8 @@ class ModelConfig:
     * ``conv`` layers: a gated convolution over ``conv_L_cache`` positions, with biases if ``conv_bias``.
     * ``num_experts`` (0: 8) experts of width ``intermediate_size``, of which a token uses ``num_experts_per_tok``
       (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``routed_scaling_factor`` multiplies weights. With
-      ``use_expert_bias`` learned numbers are added for the choice. The first ``num_dense_layers`` layers have one MLP
+      ``use_expert_bias`` learned numbers are added for the choice. Experts in ``n_group`` groups (0: none) are chosen
+      from ``topk_group`` of these. The first ``num_dense_layers`` layers have one MLP
       of width ``dense_intermediate_size`` (0: ``intermediate_size``). A shared expert, in families that have one, is
       ``shared_expert_intermediate_size`` wide (0: as the others). ``swiglu_limit`` and ``swiglu_alpha`` are bound and
       slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`. All tokens also use an
@@ -224,6 +227,8 @@ class ModelConfig:
     q_lora_rank: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    n_group: int = 0
+    topk_group: int = 0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -296,7 +301,7 @@ class ModelConfig:
                 raise ConfigError(
                     f"num_experts is {self.num_experts} in a model of family {self.model_type}; expected none"
                 )
-            for name in ("shared_intermediate_size", "swiglu_limit"):
+            for name in ("shared_intermediate_size", "swiglu_limit", "n_group"):
                 if value := getattr(self, name):
                     raise ConfigError(f"{name} is {value:.12g}; no layer of {self.model_type} has experts")
         elif self.num_dense_layers >= self.num_hidden_layers:
@@ -307,6 +312,14 @@ class ModelConfig:
             raise self._error("shared_intermediate_size", "the width of the MLP beside the experts")
         elif self.num_experts_per_tok > self.num_experts:
             raise self._error("num_experts_per_tok", f"at most {self.num_experts}, the number of experts")
+        elif groups := self.n_group:
+            size, least = self.num_experts // groups, 2 if self.use_expert_bias else 1
+            if groups > MAX_GROUPS or self.num_experts % groups or size < least:
+                several = "two or more of" if least == 2 else "equally many of"
+                raise self._error("n_group", f"at most {MAX_GROUPS} groups, with {several} {self.num_experts} experts")
+            if not self.num_experts_per_tok <= self.topk_group * size <= self.num_experts:
+                used = f"the {self.num_experts_per_tok} experts of a token"
+                raise self._error("topk_group", f"enough of the {groups} groups for {used}, {size} in each")
 
     def _check_layers(self, family: Family | None) -> None:
         """Check the patterns of layers, and the factors and caps."""
@@ -529,6 +542,8 @@ class ModelConfig:
             biased=self.use_expert_bias,
             scale=self.routed_scaling_factor,
             own_norms=bool(self.family.names.expert_norm),
+            groups=self.n_group,
+            kept=self.topk_group,
         )
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:

@@ -18,7 +18,7 @@ def _more(settings: Settings, fields: Fields) -> Fields:
         if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
             raise settings.refused(name, f"{layers} names, dense for the first layers and sparse for the others")
         found["num_dense_layers"] = dense
-    return {**found, **deepseek_v3.latents(settings, fields, _USUAL)}
+    return {**found, **glm4_moe.groups(settings), **deepseek_v3.latents(settings, fields, _USUAL)}
 
 
 FAMILY = replace(

@@ -28,6 +28,7 @@ LITE: dict[str, Any] = {
     },
 }
 """The settings of DeepSeek-V2-Lite."""
+V3 = {"model_type": "deepseek_v3"}
 
 
 def test_the_settings_of_published_models(tmp_path: Path) -> None:
@@ -44,6 +45,16 @@ def test_the_settings_of_published_models(tmp_path: Path) -> None:
     assert (layer.kv_heads, layer.head_dim) == (1, 576)
     assert layer.score_scale == pytest.approx(192**-0.5 * (1 + 0.0707 * 3.6888794541139363) ** 2)  # ln 40
     assert ModelConfig.from_json(lite.to_json()) == lite
+    assert (lite.n_group, lite.topk_group) == (0, 0)
+    for changes, groups in (
+        ({**V3, "n_group": ..., "topk_group": ...}, (8, 4)),
+        ({**V3, "n_group": 4, "topk_group": 4}, (0, 0)),
+        ({"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3}, (8, 3)),
+        ({"n_group": 8, "topk_group": 3}, (0, 0)),
+    ):
+        grouped = config_with(tmp_path, LITE, **changes)
+        assert (grouped.n_group, grouped.topk_group) == groups == (grouped.experts.groups, grouped.experts.kept)
+        assert ModelConfig.from_json(grouped.to_json()) == grouped
     flash = config_with(tmp_path, "glm4_moe_lite", mlp_layer_types=["dense"] + ["sparse"] * 46)
     assert (flash.head_dim, flash.q_lora_rank, flash.v_head_dim, flash.num_dense_layers) == (256, 768, 256, 1)
     assert ModelConfig.from_mapping(flash.to_dict()) == flash
@@ -55,12 +66,15 @@ def test_the_settings_of_published_models(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"topk_method": "group_limited_greedy"}, "topk_method is 'group_limited_greedy', which is not supported"),
+        ({"topk_method": "noaux_tc"}, "topk_method is 'noaux_tc', which is not supported; expected greedy, or group_"),
         ({"norm_topk_prob": True}, "norm_topk_prob is True, which is not supported"),
         ({"attention_bias": True}, "attention_bias is True, which is not supported"),
         ({"qk_rope_head_dim": 6}, "qk_rope_head_dim is 6; expected a multiple of 4 below head_dim, 134"),
-        ({"model_type": "deepseek_v3", "n_group": 8}, "n_group is 8, which is not supported; expected 1"),
-        ({"model_type": "deepseek_v3", "n_group": ...}, "found no n_group; expected 1"),
+        ({**V3, "n_group": 5}, "n_group is 5; expected at most 32 groups, with two or more of 64 experts"),
+        ({**V3, "n_group": 64, "topk_group": 9}, "n_group is 64; expected at most 32 groups"),
+        ({**V3, "n_group": 32, "topk_group": 2}, "topk_group is 2; expected enough of the 32 groups for the 6 experts"),
+        ({**V3, "n_group": 2, "topk_group": 3}, "topk_group is 3; expected a whole number from 1 to 2"),
+        ({**V3, "n_group": 0}, "n_group is 0; expected a whole number of at least 1"),
         ({"model_type": "glm4_moe_lite", "mlp_layer_types": ["sparse", "dense"]}, "expected 27 names, dense for the"),
         ({"kv_lora_rank": 0}, "kv_lora_rank is 0; expected a whole number of at least 1"),
     ],

@@ -204,7 +204,13 @@ CONFIGS = {
     "deepseek2": config(
         "deepseek_v3",
         **{**LATENTS, "num_dense_layers": 1, "dense_intermediate_size": 160, "shared_intermediate_size": 96},
-        **{"norm_topk_prob": True, "use_expert_bias": True, "routed_scaling_factor": 2.5},
+        **{
+            "norm_topk_prob": True,
+            "use_expert_bias": True,
+            "routed_scaling_factor": 2.5,
+            "n_group": 2,
+            "topk_group": 1,
+        },
     ),
     "minimax-m2": config(
         "minimax_m2", **EXPERTS, partial_rotary_factor=0.5, norm_topk_prob=True, use_expert_bias=True, rope_theta=5e6
