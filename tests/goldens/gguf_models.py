@@ -212,6 +212,7 @@ CONFIGS = {
             "topk_group": 1,
         },
     ),
+    "bitnet": config("bitnet", layer_norm_eps=1e-5, tie_word_embeddings=True, rope_theta=5e5),
     "minimax-m2": config(
         "minimax_m2", **EXPERTS, partial_rotary_factor=0.5, norm_topk_prob=True, use_expert_bias=True, rope_theta=5e6
     ),
@@ -302,9 +303,10 @@ CONFIGS = {
     ),
     "gemma3, linear": config("gemma3_text", **GEMMA3, rope_scaling={"rope_type": "linear", "factor": 8.0}),
 }
-COMPARED = {**CONFIGS, "gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
+COMPARED = {name: made for name, made in CONFIGS.items() if name != "bitnet"}
+COMPARED |= {"gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
 COMPARED["exaone, llama3"] = config("exaone", rope_scaling=LLAMA3)
-"""The models whose logits are compared."""
+"""The models whose logits are compared; llama.cpp does not round as BitNet does."""
 
 
 # Vocabularies
