@@ -42,6 +42,18 @@ def experts(settings: Settings, fields: Fields, shared: int = 1, dense: int = 1,
     }
 
 
+def dense_layers(settings: Settings, fields: Fields) -> Fields:
+    """The number of layers without experts, the first ones, of a file that lists the kinds of MLPs."""
+    name, layers = "mlp_layer_types", fields["num_hidden_layers"]
+    if not settings.given(name):
+        return {}
+    kinds = settings.values[name]
+    dense = kinds.count("dense") if isinstance(kinds, list) else 0
+    if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
+        raise settings.refused(name, f"{layers} names, dense for the first layers and sparse for the others")
+    return {"num_dense_layers": dense}
+
+
 def metadata_of_experts(keys: Keys, fields: Fields) -> Fields:
     """How experts are weighted in a GGUF file, and their groups, which older files lack."""
     count = keys.whole(_GROUPS, 1, least=0)

@@ -212,6 +212,14 @@ CONFIGS = {
             "topk_group": 1,
         },
     ),
+    "exaone-moe": config(
+        "exaone_moe",
+        **{**EXPERTS, "num_hidden_layers": 4, "head_dim": 32, "num_dense_layers": 1, "dense_intermediate_size": 160},
+        **{"sliding_window": 5, "layer_types": ("sliding_attention",) * 3 + ("full_attention",)},
+        **{"rotary_layers": (1, 1, 1, 0), "norm_topk_prob": True, "use_expert_bias": True},
+        **{"routed_scaling_factor": 2.5, "shared_intermediate_size": 192, "n_group": 2, "topk_group": 1},
+    ),
+    "jais2": config("jais2", attention_bias=True, mlp_bias=True),
     "bitnet": config("bitnet", layer_norm_eps=1e-5, tie_word_embeddings=True, rope_theta=5e5),
     "minimax-m2": config(
         "minimax_m2", **EXPERTS, partial_rotary_factor=0.5, norm_topk_prob=True, use_expert_bias=True, rope_theta=5e6
