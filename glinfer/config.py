@@ -41,7 +41,7 @@ _FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other w
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
 MAX_GROUPS = 32
-"""Limit for the groups of experts, since a shader marks each by a bit."""
+"""Limit for the groups of experts, since a shader compares each with every other."""
 _USUAL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
 LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""

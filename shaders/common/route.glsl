@@ -41,8 +41,8 @@ bool comes_after(float rank, int expert, float last, int at) {
 
 #ifdef GROUPS
 #define GROUP_SIZE (EXPERTS / GROUPS)
-int kept_groups = 0;  // bit g: whether the experts of group g may be chosen
-#define IN_KEPT_GROUP(expert) (((kept_groups >> ((expert) / GROUP_SIZE)) & 1) == 1)
+bool kept_groups[GROUPS];  // whether the experts of a group may be chosen
+#define IN_KEPT_GROUP(expert) kept_groups[(expert) / GROUP_SIZE]
 void keep_groups() {
     float group_ranks[GROUPS];
     for (int g = 0; g < GROUPS; g++) {
@@ -66,7 +66,7 @@ void keep_groups() {
         for (int other = 0; other < GROUPS; other++) {
             before += int(comes_after(group_ranks[g], g, group_ranks[other], other));
         }
-        kept_groups |= int(before < GROUPS_KEPT) << g;
+        kept_groups[g] = before < GROUPS_KEPT;
     }
 }
 #else
