@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from glinfer.errors import ConfigError, nearest
-from glinfer.families import DEFAULT, DEFAULT_SHAPE, FAMILIES, SHAPES, TOWERS
+from glinfer.errors import ConfigError
+from glinfer.families import DEFAULT, FAMILIES, TOWERS
 from glinfer.families.layer import (
     ALL_AHEAD,
     BOTH,
@@ -32,6 +32,7 @@ from glinfer.families.layer import (
     Rope,
     latent_scale,
 )
+from glinfer.families.options import option_fields
 from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
 
@@ -39,6 +40,8 @@ _SHOWN_FIELDS = 6  # known fields that a message lists
 _FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other whole numbers with a default may be 0
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
+MAX_GROUPS = 32
+"""Limit for the groups of experts, since a shader compares each with every other."""
 _USUAL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
 LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""
@@ -131,7 +134,8 @@ class ModelConfig:
     * ``conv`` layers: a gated convolution over ``conv_L_cache`` positions, with biases if ``conv_bias``.
     * ``num_experts`` (0: 8) experts of width ``intermediate_size``, of which a token uses ``num_experts_per_tok``
       (0: 2). With ``norm_topk_prob`` their weights add up to 1. ``routed_scaling_factor`` multiplies weights. With
-      ``use_expert_bias`` learned numbers are added for the choice. The first ``num_dense_layers`` layers have one MLP
+      ``use_expert_bias`` learned numbers are added for the choice. Experts in ``n_group`` groups (0: none) are chosen
+      from ``topk_group`` of these. The first ``num_dense_layers`` layers have one MLP
       of width ``dense_intermediate_size`` (0: ``intermediate_size``). A shared expert, in families that have one, is
       ``shared_expert_intermediate_size`` wide (0: as the others). ``swiglu_limit`` and ``swiglu_alpha`` are bound and
       slope of their gates (0: the plain product), see :class:`glinfer.families.layer.Experts`. All tokens also use an
@@ -223,6 +227,8 @@ class ModelConfig:
     q_lora_rank: int = 0
     qk_rope_head_dim: int = 0
     v_head_dim: int = 0
+    n_group: int = 0
+    topk_group: int = 0
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
@@ -295,7 +301,7 @@ class ModelConfig:
                 raise ConfigError(
                     f"num_experts is {self.num_experts} in a model of family {self.model_type}; expected none"
                 )
-            for name in ("shared_intermediate_size", "swiglu_limit"):
+            for name in ("shared_intermediate_size", "swiglu_limit", "n_group"):
                 if value := getattr(self, name):
                     raise ConfigError(f"{name} is {value:.12g}; no layer of {self.model_type} has experts")
         elif self.num_dense_layers >= self.num_hidden_layers:
@@ -306,6 +312,14 @@ class ModelConfig:
             raise self._error("shared_intermediate_size", "the width of the MLP beside the experts")
         elif self.num_experts_per_tok > self.num_experts:
             raise self._error("num_experts_per_tok", f"at most {self.num_experts}, the number of experts")
+        elif groups := self.n_group:
+            size, least = self.num_experts // groups, 2 if self.use_expert_bias else 1
+            if groups > MAX_GROUPS or self.num_experts % groups or size < least:
+                several = "two or more of" if least == 2 else "equally many of"
+                raise self._error("n_group", f"at most {MAX_GROUPS} groups, with {several} {self.num_experts} experts")
+            if not self.num_experts_per_tok <= self.topk_group * size <= self.num_experts:
+                used = f"the {self.num_experts_per_tok} experts of a token"
+                raise self._error("topk_group", f"enough of the {groups} groups for {used}, {size} in each")
 
     def _check_layers(self, family: Family | None) -> None:
         """Check the patterns of layers, and the factors and caps."""
@@ -528,6 +542,8 @@ class ModelConfig:
             biased=self.use_expert_bias,
             scale=self.routed_scaling_factor,
             own_norms=bool(self.family.names.expert_norm),
+            groups=self.n_group,
+            kept=self.topk_group,
         )
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
@@ -653,48 +669,4 @@ class ModelConfig:
         Further names: ``family`` (sets that family's usual values), ``inner`` (width of the MLP), ``kv_heads``,
         ``head_dim``, ``window``, ``tied`` (0 or 1), ``experts`` and ``experts_used``.
         """
-        values: dict[str, Any] = _fields(DEFAULT_SHAPE)
-        for part in filter(None, (piece.strip() for piece in text.split(","))):
-            name, _, number = part.partition("=")
-            if part in SHAPES:
-                values = {**FAMILIES[part].options, "model_type": part, **_fields(SHAPES[part])}
-                continue
-            if name == "family":
-                if number not in FAMILIES:
-                    near = nearest(number, FAMILIES)
-                    advice = f"did you mean {near}?" if near else "docs/models.md lists the families"
-                    raise ConfigError(f"family={shown(number)} in --config; {advice}")
-                values = {**values, **FAMILIES[number].options, "model_type": number}
-                continue
-            if name not in _OPTIONS:
-                raise ConfigError(
-                    f"unknown name {shown(name)} in --config; known: {', '.join(_OPTIONS)}, family, "
-                    f"or a whole shape: {', '.join(SHAPES)}; or give the path of a config.json"
-                )
-            try:
-                values[_OPTIONS[name]] = int(number)
-            except ValueError:
-                raise ConfigError(f"{name}={shown(number)} in --config; expected a whole number") from None
-        if values.get("tie_word_embeddings") in (0, 1):
-            values["tie_word_embeddings"] = bool(values["tie_word_embeddings"])
-        return cls(**values)
-
-
-_OPTIONS = {
-    "vocab": "vocab_size",
-    "dim": "hidden_size",
-    "heads": "num_attention_heads",
-    "blocks": "num_hidden_layers",
-    "context": "max_position_embeddings",
-    "inner": "intermediate_size",
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "window": "sliding_window",
-    "tied": "tie_word_embeddings",
-    "experts": "num_experts",
-    "experts_used": "num_experts_per_tok",
-}
-
-
-def _fields(shape: Mapping[str, int]) -> dict[str, Any]:
-    return {_OPTIONS[name]: number for name, number in shape.items()}
+        return cls(**option_fields(text))

@@ -17,6 +17,6 @@ void main() {
     vec4 scores;
     int last = choice_of(USED - 1, scores);
     float logit = ROUTED(expert >> 2)[expert & 3];
-    bool chosen = !comes_after(ranks_of(expert >> 2)[expert & 3], expert, scores.w, last);
+    bool chosen = IN_KEPT_GROUP(expert) && !comes_after(ranks_of(expert >> 2)[expert & 3], expert, scores.w, last);
     y = vec4(chosen ? weight_of(logit, scores) : 0.0, 0.0, 0.0, 0.0);
 }

@@ -14,7 +14,8 @@ _NAMES = """
     gab gpt2 gift_of_gab llama mistral ministral ministral3 qwen2 qwen3 qwen3_vl gemma gemma2 gemma3 gemma4 smollm3
     olmo2 olmo3 phi3 granite lfm2 lfm3 qwen3_5 seed_oss ernie4_5 exaone4 granitemoehybrid falcon_h1 nemotron_h
     mamba2 hunyuan_v1_dense phi apertus exaone glm glm4 cohere cohere2 gpt_neox stablelm starcoder2 nemotron arcee
-    bitnet youtu minicpm3 internlm3 iquestcoder cwm mixtral glm4_moe deepseek_v3 glm4_moe_lite deepseek_v2 dots1
+    bitnet youtu minicpm3 internlm3 iquestcoder cwm helium hyperclovax jais2 vaultgemma
+    mixtral glm4_moe deepseek_v3 solar_open exaone_moe glm4_moe_lite deepseek_v2 dots1
     minimax_m2 ernie4_5_moe hunyuan_v1_moe qwen2_moe qwen3_moe olmoe granitemoe
     granitemoehybrid_moe nemotron_h_moe gemma4_moe lfm2_moe gpt_oss qwen3_5_moe qwen3_next bert roberta xlm_roberta
     nomic_bert nomic_bert_moe modernbert gemma_embedding eurobert jina_embeddings_v3

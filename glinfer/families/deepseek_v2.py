@@ -1,4 +1,4 @@
-"""DeepSeek-V2 (DeepSeek-AI 2024), such as V2-Lite: DeepSeek-V3 with a softmax over all experts, without groups."""
+"""DeepSeek-V2 (DeepSeek-AI 2024), such as V2-Lite: DeepSeek-V3 with a softmax over all experts."""
 
 from dataclasses import replace
 
@@ -7,10 +7,13 @@ from glinfer.families.huggingface import SAME_MATHS, Fields
 from glinfer.families.settings import Settings
 
 _FORM, _GGUF = deepseek_v3.FAMILY.in_huggingface, deepseek_v3.FAMILY.in_gguf
+_IN_GROUPS = "group_limited_greedy"
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
-    return {**glm4_moe.experts(settings, fields, shared=2, dense=0), **deepseek_v3.latents(settings, fields)}
+    groups = glm4_moe.groups(settings) if settings.value("topk_method") == _IN_GROUPS else {}
+    experts = glm4_moe.experts(settings, fields, shared=2, dense=0)
+    return {**experts, **groups, **deepseek_v3.latents(settings, fields)}
 
 
 FAMILY = replace(
@@ -29,7 +32,7 @@ FAMILY = replace(
         sizes=(102400, 4096, 1407, 32, 32, 0, 192, 2048),
         only={
             **SAME_MATHS,
-            "topk_method": ("greedy", None),
+            "topk_method": ("greedy", _IN_GROUPS, None),
             "moe_layer_freq": (1,),
             **dict.fromkeys(("norm_topk_prob", "attention_bias", "mlp_bias"), (False, None)),
         },

@@ -1,6 +1,6 @@
 """DeepSeek-V3 and its kind (DeepSeek-AI 2024), such as Moonlight: keys and values are products of a latent.
 
-Experts are those of GLM-4.5. Groups of experts are not supported.
+Experts are those of GLM-4.5, in groups, of which a token uses the best.
 """
 
 from dataclasses import replace
@@ -38,9 +38,8 @@ def latents(settings: Settings, fields: Fields, usual: dict[str, int] = USUAL) -
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
-    if not settings.given("n_group"):
-        raise settings.missing("n_group", "1, as groups of experts, eight without it, are not supported")
-    return {**glm4_moe.experts(settings, fields, dense=3, scale=2.5), **latents(settings, fields)}
+    experts = glm4_moe.experts(settings, fields, dense=3, scale=2.5)
+    return {**experts, **glm4_moe.groups(settings, 8, 4), **latents(settings, fields)}
 
 
 def latents_of_metadata(keys: Keys, fields: Fields) -> Fields:
@@ -90,7 +89,7 @@ FAMILY = Family(
         keys={"intermediate_size": ("moe_intermediate_size",), "head_dim": ("qk_head_dim",)},
         only={
             **SAME_MATHS,
-            **dict.fromkeys(("n_group", "topk_group", "moe_layer_freq"), (1,)),
+            "moe_layer_freq": (1,),
             "rope_interleave": (True, None),
             "attention_bias": (False, None),
         },

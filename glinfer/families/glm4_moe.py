@@ -15,6 +15,7 @@ from glinfer.families.record import Family
 from glinfer.families.settings import Keys, Settings
 
 _NORMED, _SCALE = "expert_weights_norm", "expert_weights_scale"
+_GROUPS, _KEPT = "expert_group_count", "expert_group_used_count"
 NAMES = replace(
     EXPERT_NAMES,
     expert_bias="mlp.gate.e_score_correction_bias",
@@ -22,6 +23,13 @@ NAMES = replace(
     shared_up="mlp.shared_experts.up_proj",
     shared_down="mlp.shared_experts.down_proj",
 )
+
+
+def groups(settings: Settings, count: int = 1, kept: int = 1) -> Fields:
+    """The groups of experts, and how many of them a token uses; no fields if it uses all."""
+    count = settings.whole("n_group", count)
+    kept = settings.whole("topk_group", kept, most=count)
+    return {"n_group": count, "topk_group": kept} if kept < count else {}
 
 
 def experts(settings: Settings, fields: Fields, shared: int = 1, dense: int = 1, scale: float = 1.0) -> Fields:
@@ -34,10 +42,24 @@ def experts(settings: Settings, fields: Fields, shared: int = 1, dense: int = 1,
     }
 
 
+def dense_layers(settings: Settings, fields: Fields) -> Fields:
+    """The number of layers without experts, the first ones, of a file that lists the kinds of MLPs."""
+    name, layers = "mlp_layer_types", fields["num_hidden_layers"]
+    if not settings.given(name):
+        return {}
+    kinds = settings.values[name]
+    dense = kinds.count("dense") if isinstance(kinds, list) else 0
+    if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
+        raise settings.refused(name, f"{layers} names, dense for the first layers and sparse for the others")
+    return {"num_dense_layers": dense}
+
+
 def metadata_of_experts(keys: Keys, fields: Fields) -> Fields:
-    """How experts are weighted in a GGUF file."""
-    keys.only("expert_group_count", (0, 1))
-    return {"norm_topk_prob": keys.flag(_NORMED), "routed_scaling_factor": keys.number(_SCALE, 1.0)}
+    """How experts are weighted in a GGUF file, and their groups, which older files lack."""
+    count = keys.whole(_GROUPS, 1, least=0)
+    kept = keys.whole(_KEPT, least=1, most=count) if count > 1 else count
+    grouped = {"n_group": count, "topk_group": kept} if kept < count else {}
+    return {"norm_topk_prob": keys.flag(_NORMED), "routed_scaling_factor": keys.number(_SCALE, 1.0), **grouped}
 
 
 def metadata(config: Any) -> dict[str, Any]:
@@ -46,6 +68,7 @@ def metadata(config: Any) -> dict[str, Any]:
         _NORMED: config.norm_topk_prob,
         _SCALE: config.routed_scaling_factor,
         "expert_shared_count": config.shared_intermediate_size // config.intermediate_size,
+        **({_GROUPS: config.n_group, _KEPT: config.topk_group} if config.n_group else {}),
     }
 
 
@@ -66,10 +89,10 @@ FAMILY = Family(
         sizes=(151552, 4096, 1408, 46, 96, 8, 0, 131072),
         eps=1e-5,
         keys={"intermediate_size": ("moe_intermediate_size",)},
-        only={**SAME_MATHS, "use_qk_norm": (False,), "n_group": (1,), "topk_group": (1,)},
+        only={**SAME_MATHS, "use_qk_norm": (False,)},
         unused=("n_shared_experts",),
         experts=(128, 8, True),
-        more=experts,
+        more=lambda settings, fields: {**experts(settings, fields), **groups(settings)},
     ),
     gguf=Gguf(
         "glm4moe",

@@ -10,15 +10,8 @@ _USUAL = {"kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64, "v_he
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
-    """As of DeepSeek-V3; ``mlp_layer_types`` may list the layers without experts, the first ones."""
-    found, name = glm4_moe.experts(settings, fields, scale=1.8), "mlp_layer_types"
-    if settings.given(name):
-        kinds, layers = settings.values[name], fields["num_hidden_layers"]
-        dense = kinds.count("dense") if isinstance(kinds, list) else 0
-        if kinds != ["dense"] * dense + ["sparse"] * (layers - dense):
-            raise settings.refused(name, f"{layers} names, dense for the first layers and sparse for the others")
-        found["num_dense_layers"] = dense
-    return {**found, **deepseek_v3.latents(settings, fields, _USUAL)}
+    found = glm4_moe.experts(settings, fields, scale=1.8) | glm4_moe.dense_layers(settings, fields)
+    return {**found, **glm4_moe.groups(settings), **deepseek_v3.latents(settings, fields, _USUAL)}
 
 
 FAMILY = replace(

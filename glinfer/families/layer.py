@@ -75,6 +75,8 @@ class Experts:
         biased: whether experts are chosen by their sigmoid, or their part of a softmax over all, plus a learned number.
         scale: a factor of the weights.
         own_norms: whether router, experts and shared expert have norms of their own, and each expert a factor.
+        groups: the groups of consecutive experts, of which a token uses ``kept``; 0 for a choice among all experts.
+        kept: these have the largest sum of their best two experts, or, unless ``biased``, the best expert.
     """
 
     count: int
@@ -88,6 +90,8 @@ class Experts:
     biased: bool = False
     scale: float = 1.0
     own_norms: bool = False
+    groups: int = 0
+    kept: int = 0
 
     @property
     def stacked(self) -> Experts:

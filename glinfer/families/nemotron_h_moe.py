@@ -40,6 +40,7 @@ def _experts(settings: Settings, fields: Fields) -> Fields:
         "dense_intermediate_size": settings.whole("intermediate_size", 21504),
         "shared_intermediate_size": settings.whole("moe_shared_expert_intermediate_size", 7688),
         "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
+        **glm4_moe.groups(settings),
     }
 
 
@@ -71,7 +72,7 @@ FAMILY = replace(
         _FORM,
         sizes=(131072, 4096, 7688, 52, 32, 8, 128, 4096),
         keys={**_FORM.keys, "intermediate_size": ("moe_intermediate_size",)},
-        only={**_FORM.only, "mlp_bias": (False,), "n_group": (1,), "topk_group": (1,), "moe_latent_size": (None,)},
+        only={**_FORM.only, "mlp_bias": (False,), "moe_latent_size": (None,)},
         unused=("n_shared_experts",),
         names=replace(NAMES, delta_in="mixer.in_proj"),
         experts=(8, 2, True),

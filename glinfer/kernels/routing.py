@@ -22,6 +22,7 @@ def route_defines(experts: Experts) -> list[tuple[str, float]]:
         ("USED", experts.used),
         ("NORMALISED", int(experts.normed)),
         *given(SIGMOID=experts.sigmoid, BIASED=experts.biased),
+        *given(GROUPS=experts.groups, GROUPS_KEPT=experts.kept),
         *given(WEIGHT_SCALE=None if experts.scale == 1.0 else float(experts.scale)),
     ]
 
@@ -60,7 +61,14 @@ def routed(logits: Array, params: Params, bias: Array | None) -> tuple[Array, Ar
     else:
         shares = np.exp(logits - logits.max(axis=1, keepdims=True))
         shares /= shares.sum(axis=1, keepdims=True)
-    chosen = np.argsort(-(logits if bias is None else shares + bias), axis=1, kind="stable")[:, : int(params["USED"])]
+    ranks = logits if bias is None else shares + bias
+    if groups := int(params.get("GROUPS", 0)):
+        best = -np.sort(-ranks.reshape(len(ranks), groups, -1), axis=2)[:, :, : 1 if bias is None else 2]
+        order = np.argsort(-best.sum(axis=2), axis=1, kind="stable")
+        dropped = np.zeros((len(ranks), groups), dtype=bool)
+        np.put_along_axis(dropped, order[:, int(params["GROUPS_KEPT"]) :], values=True, axis=1)
+        ranks = np.where(np.repeat(dropped, ranks.shape[1] // groups, axis=1), -np.inf, ranks)
+    chosen = np.argsort(-ranks, axis=1, kind="stable")[:, : int(params["USED"])]
     found = np.take_along_axis(shares, chosen, axis=1)
     if params["NORMALISED"]:
         total = found.sum(axis=1, keepdims=True) + _NO_SHARES * sigmoid

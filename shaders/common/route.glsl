@@ -1,6 +1,8 @@
 // The experts that a row chooses by its router's outputs: the USED largest of EXPERTS logits, in ties the first.
 // Needs ROUTED(t), texel t of the EXPERT_TEXELS texels of the row's logits. Each choice scans the logits once, without
 // sorting. With SIGMOID the weights are sigmoids, not a softmax; with BIASED experts are chosen by either plus BIAS(t).
+// With GROUPS they are those of GROUPS_KEPT groups: with BIASED those with the largest sum of their best two, else those
+// with the best expert.
 #ifdef SIGMOID
 float share_of(float logit, float largest) {
     return logit < -88.0 ? 0.0 : 1.0 / (1.0 + exp(-logit));  // below -88 exp overflows
@@ -37,6 +39,40 @@ bool comes_after(float rank, int expert, float last, int at) {
     return rank < last || (rank == last && expert > at);
 }
 
+#ifdef GROUPS
+#define GROUP_SIZE (EXPERTS / GROUPS)
+bool kept_groups[GROUPS];  // whether the experts of a group may be chosen
+#define IN_KEPT_GROUP(expert) kept_groups[(expert) / GROUP_SIZE]
+void keep_groups() {
+    float group_ranks[GROUPS];
+    for (int g = 0; g < GROUPS; g++) {
+        vec2 best = vec2(-3.4e38);
+        int first = GROUP_SIZE * g, end = first + GROUP_SIZE;
+        for (int t = first >> 2; 4 * t < end; t++) {
+            vec4 ranks = ranks_of(t);
+            for (int c = 0; c < 4; c++) {
+                if (4 * t + c < first || 4 * t + c >= end) continue;
+                best = ranks[c] > best.x ? vec2(ranks[c], best.x) : vec2(best.x, max(ranks[c], best.y));
+            }
+        }
+#ifdef BIASED
+        group_ranks[g] = best.x + best.y;
+#else
+        group_ranks[g] = best.x;
+#endif
+    }
+    for (int g = 0; g < GROUPS; g++) {
+        int before = 0;
+        for (int other = 0; other < GROUPS; other++) {
+            before += int(comes_after(group_ranks[g], g, group_ranks[other], other));
+        }
+        kept_groups[g] = before < GROUPS_KEPT;
+    }
+}
+#else
+#define IN_KEPT_GROUP(expert) true
+#endif
+
 // The expert of choice number `number`. `scores` becomes its logit, that of the first choice, the divisor of its share, and
 // its rank. With NORMALISED the divisor is the total of the chosen experts, else of all, or 1 for shares of 1.
 int choice_of(int number, out vec4 scores) {
@@ -48,6 +84,9 @@ int choice_of(int number, out vec4 scores) {
     for (int e = 0; e < EXPERTS; e++) most = max(most, ROUTED(e >> 2)[e & 3]);
     for (int e = 0; e < EXPERTS; e++) total += exp(ROUTED(e >> 2)[e & 3] - most);
 #endif
+#ifdef GROUPS
+    keep_groups();
+#endif
     for (int n = 0; n < USED; n++) {
         float best = -3.4e38;
         int expert = 0;
@@ -55,7 +94,7 @@ int choice_of(int number, out vec4 scores) {
             vec4 ranks = ranks_of(t);
             for (int c = 0; c < 4; c++) {
                 int e = 4 * t + c;
-                bool left = e < EXPERTS && (n == 0 || comes_after(ranks[c], e, last, at));
+                bool left = e < EXPERTS && IN_KEPT_GROUP(e) && (n == 0 || comes_after(ranks[c], e, last, at));
                 if (left && ranks[c] > best) {
                     best = ranks[c];
                     expert = e;

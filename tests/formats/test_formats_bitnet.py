@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from goldens.gguf_models import CONFIGS, IDS
+from goldens.llama import llama_logits
 from goldens.models import MODELS, Made, write_model
 from safetensors.numpy import load_file, save_file
 
+import glinfer
 from glinfer.errors import FormatError
-from glinfer.formats import Checkpoint, load_checkpoint
+from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, write_gguf
 
 SETTINGS = {**MODELS["bitnet"].settings, "intermediate_size": 104}
 QUERIES = "model.layers.1.self_attn.q_proj.weight"
@@ -54,6 +57,35 @@ def test_packed_weights_are_those_of_floats(tmp_path: Path) -> None:
         expected = levels * scale if "proj" in name else weights
         assert np.array_equal(packed[name], expected), name
         assert np.allclose(made[name], expected, rtol=1e-6, atol=0), name
+
+
+def test_a_gguf_file_has_the_weights_and_the_activation_of_a_directory(tmp_path: Path) -> None:
+    for made in (load_checkpoint(write_packed(tmp_path)), load_checkpoint(write_model(MODELS["bitnet"], tmp_path))):
+        write_gguf(made, tmp_path / "m.gguf", dtype="float32")
+        found = load_checkpoint(tmp_path / "m.gguf")
+        assert found.config == made.config
+        assert found.config.hidden_act == "relu2"
+        expected = floats(made)
+        assert found.tensors.keys() == expected.keys()
+        assert all(np.array_equal(found.tensors[name], weights) for name, weights in expected.items())
+    with pytest.raises(FormatError, match=r"hidden_activation is 'gelu9', which is not supported; expected one of rel"):
+        load_checkpoint(renamed(tmp_path / "m.gguf", b"relu2", b"gelu9"))
+
+
+@pytest.mark.slow
+def test_a_gguf_file_without_an_activation_has_that_of_llama_cpp(tmp_path: Path) -> None:
+    """Which knows no other up to llama-cpp-python 0.3.36, and does not round; ReLU squared differs by a quarter."""
+    write_gguf(random_checkpoint(CONFIGS["bitnet"], seed=5, scale=0.1), tmp_path / "m.gguf", dtype="float32")
+    path = renamed(tmp_path / "m.gguf", b"hidden_activation", b"other_activation_")
+    theirs = llama_logits(path, IDS)[-1]
+    with glinfer.load(path, executor="numpy") as model:
+        assert np.abs(model.logits(IDS) - theirs).max() < 0.02 * np.ptp(theirs)
+
+
+def renamed(path: Path, old: bytes, new: bytes) -> Path:
+    """The file with other bytes in place of some of its metadata."""
+    path.write_bytes(path.read_bytes().replace(old, new))
+    return path
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

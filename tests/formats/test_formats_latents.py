@@ -28,6 +28,7 @@ LITE: dict[str, Any] = {
     },
 }
 """The settings of DeepSeek-V2-Lite."""
+V3 = {"model_type": "deepseek_v3"}
 
 
 def test_the_settings_of_published_models(tmp_path: Path) -> None:
@@ -44,6 +45,16 @@ def test_the_settings_of_published_models(tmp_path: Path) -> None:
     assert (layer.kv_heads, layer.head_dim) == (1, 576)
     assert layer.score_scale == pytest.approx(192**-0.5 * (1 + 0.0707 * 3.6888794541139363) ** 2)  # ln 40
     assert ModelConfig.from_json(lite.to_json()) == lite
+    assert (lite.n_group, lite.topk_group) == (0, 0)
+    for changes, groups in (
+        ({**V3, "n_group": ..., "topk_group": ...}, (8, 4)),
+        ({**V3, "n_group": 4, "topk_group": 4}, (0, 0)),
+        ({"topk_method": "group_limited_greedy", "n_group": 8, "topk_group": 3}, (8, 3)),
+        ({"n_group": 8, "topk_group": 3}, (0, 0)),
+    ):
+        grouped = config_with(tmp_path, LITE, **changes)
+        assert (grouped.n_group, grouped.topk_group) == groups == (grouped.experts.groups, grouped.experts.kept)
+        assert ModelConfig.from_json(grouped.to_json()) == grouped
     flash = config_with(tmp_path, "glm4_moe_lite", mlp_layer_types=["dense"] + ["sparse"] * 46)
     assert (flash.head_dim, flash.q_lora_rank, flash.v_head_dim, flash.num_dense_layers) == (256, 768, 256, 1)
     assert ModelConfig.from_mapping(flash.to_dict()) == flash

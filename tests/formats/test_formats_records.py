@@ -91,3 +91,29 @@ def test_apertus_lists_the_numbers_of_its_activation_in_gguf(tmp_path: Path) -> 
     ):
         with pytest.raises(FormatError, match=words):
             checkpoint_of(dataclasses.replace(file, metadata={**file.metadata, key: value}))
+
+
+def test_hyperclovax_multiplies_logits_and_has_norms_after_branches(tmp_path: Path) -> None:
+    made = config_with(tmp_path, "hyperclovax", logits_scaling=0.25, attention_multiplier=None)
+    assert (made.logits_scaling, made.attention_multiplier) == (4.0, 0.0)
+    assert config_with(tmp_path, "hyperclovax", attention_multiplier=0.5).layer(0).score_scale == 0.5
+    with pytest.raises(FormatError, match=r"use_post_norm is False, which is not supported; expected true"):
+        config_with(tmp_path, "hyperclovax", use_post_norm=False)
+
+
+def test_solar_open_has_experts_in_all_layers(tmp_path: Path) -> None:
+    assert config_with(tmp_path, "solar_open", first_k_dense_replace=0).num_dense_layers == 0
+    with pytest.raises(FormatError, match=r"first_k_dense_replace is 3, which is not supported; expected 0"):
+        config_with(tmp_path, "solar_open", first_k_dense_replace=3)
+
+
+def test_k_exaone_turns_layers_with_windows_and_lists_those_without_experts(tmp_path: Path) -> None:
+    made = config_with(tmp_path, "exaone_moe", mlp_layer_types=["dense"] * 2 + ["sparse"] * 30, num_shared_experts=2)
+    assert (made.num_dense_layers, made.shared_intermediate_size, made.rotary_layers) == (2, 2048, (1, 1, 1, 0))
+    with pytest.raises(FormatError, match=r"mlp_layer_types is .* expected 32 names, dense for the first layers"):
+        config_with(tmp_path, "exaone_moe", mlp_layer_types=["sparse", "dense"])
+
+
+def test_jais_has_biases_unless_a_file_turns_them_off(tmp_path: Path) -> None:
+    assert config_with(tmp_path, "jais2").mlp_bias
+    assert not config_with(tmp_path, "jais2", attention_bias=False).attention_bias

@@ -25,6 +25,7 @@ from glinfer.formats.tensors import stored_tensors
 Settings = dict[str, Any]
 GPT2: Settings = {"model_type": "gpt2", "vocab_size": 7, "n_embd": 4, "n_head": 2, "n_layer": 2, "n_positions": 5}
 GEMMA4, LFM2 = MODELS["gemma4"].settings, {"model_type": "lfm2", "full_attn_idxs": [1]}
+V3 = {"model_type": "deepseek_v3", "n_routed_experts": 64, "num_experts_per_tok": 6}
 BITNET, YARN = MODELS["bitnet"].settings["quantization_config"], {"rope_type": "yarn", "factor": 4.0}
 LINEAR, LONG = {"rope_type": "linear", "factor": 2.0}, {"type": "longrope", "short_factor": [-1.0]}
 TURNED = {"rope_type": "proportional", "partial_rotary_factor": 2}
@@ -76,14 +77,13 @@ EXPECTED: dict[str, list[tuple[str | Settings, str, Any]]] = {
         *((name, "decoder_sparse_step", 2) for name in ("qwen3_moe", "qwen3_next", "qwen2_moe")),
         *(
             ("llama", "partial_rotary_factor", 0.5),
-            ("deepseek_v3", "n_group", 8),
             ("ernie4_5_moe", "moe_layer_interval", 2),
         ),
     ],
     f"{NO}; expected one of": [("gpt2", "activation_function", "relu"), ("gpt_oss", "hidden_act", "gelu")],
     f"{NO}; expected one of silu, swish": [("llama", "hidden_act", "relu")],
     f"{NO}; expected -1, or 27": [("ernie4_5_moe", "moe_layer_end_index", 20)],
-    f"{NO}; expected greedy": [("deepseek_v2", "topk_method", "group_limited_greedy")],
+    f"{NO}; expected greedy, or group_limited_greedy": [("deepseek_v2", "topk_method", "noaux_tc")],
     ": a mixture of experts, which is not supported": [
         *((name, "num_experts", 9) for name in ("qwen2", "lfm2", "qwen3_5_text", GEMMA4)),
         ("llama", "num_local_experts", 8),
@@ -152,7 +152,11 @@ CASES += [
     ("gpt_oss", {"num_experts": 5, "num_local_experts": 4}, "num_local_experts is 4; expected 5, as num_experts"),
     ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 5}, "num_experts_per_tok is 5; expected"),
     ("qwen3_moe", {"num_experts": 10**9}, "num_experts is 1000000000; expected a"),
-    ("deepseek_v3", {}, "found no n_group; expected 1"),
+    (V3, {"n_group": 5}, "n_group is 5; expected at most 32 groups, with two or more of 64 experts"),
+    (V3, {"n_group": 64, "topk_group": 9}, "n_group is 64; expected at most 32 groups"),
+    (V3, {"n_group": 32, "topk_group": 2}, "topk_group is 2; expected enough of the 32 groups for the 6 experts"),
+    (V3, {"n_group": 2, "topk_group": 3}, "topk_group is 3; expected a whole number from 1 to 2"),
+    (V3, {"n_group": 0}, "n_group is 0; expected a whole number of at least 1"),
     ("ernie4_5_moe", {"moe_layer_start_index": 28}, "num_dense_layers is 28; expected fewer than the 28 layers"),
     ("hunyuan_v1_moe", {"moe_topk": ["8"]}, "moe_topk is '8'; expected a whole number of at least 1"),
     ("gpt2", {"quantization_config": {"bits": 4}}, f"quantization_config is set{NO}; expected a model that is not"),

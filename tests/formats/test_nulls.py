@@ -23,14 +23,13 @@ ANYWHERE = """
     partial_rotary_factor per_layer_config qkv_bias quantization_config rope_local_base_freq rope_parameters
     rope_scaling rope_theta routed_scaling_factor sentence_transformers shared_expert_intermediate_size
     sliding_window_pattern swiglu_alpha swiglu_limit tie_embedding tie_word_embeddings type_vocab_size
-    use_bidirectional_attention use_expert_bias use_sliding_window
+    n_group topk_group use_bidirectional_attention use_expert_bias use_sliding_window
 """.split()  # noqa: SIM905
 
 
 NEEDED = {
     "nemotron_h": {"layers_block_type": ["linear_attention"]},
     "glm4_moe": {"num_attention_heads": 64},
-    "deepseek_v3": {"n_group": 1},
     "hunyuan_v1_moe": {"num_experts": 64},
     "bitnet": {"quantization_config": {"quant_method": "bitnet", "linear_class": "autobitlinear"}},
 }

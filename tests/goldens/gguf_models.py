@@ -204,8 +204,23 @@ CONFIGS = {
     "deepseek2": config(
         "deepseek_v3",
         **{**LATENTS, "num_dense_layers": 1, "dense_intermediate_size": 160, "shared_intermediate_size": 96},
-        **{"norm_topk_prob": True, "use_expert_bias": True, "routed_scaling_factor": 2.5},
+        **{
+            "norm_topk_prob": True,
+            "use_expert_bias": True,
+            "routed_scaling_factor": 2.5,
+            "n_group": 2,
+            "topk_group": 1,
+        },
     ),
+    "exaone-moe": config(
+        "exaone_moe",
+        **{**EXPERTS, "num_hidden_layers": 4, "head_dim": 32, "num_dense_layers": 1, "dense_intermediate_size": 160},
+        **{"sliding_window": 5, "layer_types": ("sliding_attention",) * 3 + ("full_attention",)},
+        **{"rotary_layers": (1, 1, 1, 0), "norm_topk_prob": True, "use_expert_bias": True},
+        **{"routed_scaling_factor": 2.5, "shared_intermediate_size": 192, "n_group": 2, "topk_group": 1},
+    ),
+    "jais2": config("jais2", attention_bias=True, mlp_bias=True),
+    "bitnet": config("bitnet", layer_norm_eps=1e-5, tie_word_embeddings=True, rope_theta=5e5),
     "minimax-m2": config(
         "minimax_m2", **EXPERTS, partial_rotary_factor=0.5, norm_topk_prob=True, use_expert_bias=True, rope_theta=5e6
     ),
@@ -296,9 +311,10 @@ CONFIGS = {
     ),
     "gemma3, linear": config("gemma3_text", **GEMMA3, rope_scaling={"rope_type": "linear", "factor": 8.0}),
 }
-COMPARED = {**CONFIGS, "gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
+COMPARED = {name: made for name, made in CONFIGS.items() if name != "bitnet"}
+COMPARED |= {"gab": GAB, "mistral": config("mistral"), "llama3": config("llama", rope_scaling=LLAMA3)}
 COMPARED["exaone, llama3"] = config("exaone", rope_scaling=LLAMA3)
-"""The models whose logits are compared."""
+"""The models whose logits are compared; llama.cpp does not round as BitNet does."""
 
 
 # Vocabularies

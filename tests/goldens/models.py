@@ -322,13 +322,14 @@ MODELS = {
         EXPERTS,
         LATENTS,
         {"q_lora_rank": 18, "routed_scaling_factor": 1.7, "n_shared_experts": 1, "first_k_dense_replace": 0},
+        {"topk_method": "group_limited_greedy", "n_routed_experts": 9, "n_group": 3, "topk_group": 2},
         {
             "rope_parameters": {
                 **{"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 0.707},
                 "original_max_position_embeddings": 55,
             }
         },
-        seed=2,
+        seed=5,
     ),
     "youtu": made("youtu", ODD, LATENT, seed=2, q_lora_rank=18, tie_word_embeddings=False),
     "minicpm3": made(
@@ -342,7 +343,22 @@ MODELS = {
     "internlm3": made("internlm3", ODD, head_dim=10, rope_scaling={"rope_type": "dynamic", "factor": 6.0}),
     "iquestcoder": made("iquestcoder", ODD, head_dim=10),
     "cwm": made("cwm", EVEN, seed=1, head_dim=16, num_hidden_layers=3, sliding_window=30),
-    "deepseek_v3": made("deepseek_v3", ODD, EXPERTS, LATENTS, q_lora_rank=18, n_group=1, topk_group=1, seed=1),
+    "helium": made("helium", ODD, head_dim=10, tie_word_embeddings=True),
+    "hyperclovax": made("hyperclovax", EVEN, {**GRANITE, "logits_scaling": 0.4, "head_dim": 20}, seed=5, mlp_bias=True),
+    "jais2": made("jais2", ODD, seed=1, head_dim=10),
+    "vaultgemma": made("vaultgemma", GEMMA2, seed=4, sliding_window=50, attn_logit_softcapping=2.0),
+    "exaone_moe": made(
+        "exaone_moe",
+        EVEN,
+        EXPERTS,
+        {"num_experts": 8, "n_group": 4, "topk_group": 2, "num_shared_experts": 2, "intermediate_size": 101},
+        {"num_hidden_layers": 4, "sliding_window": 30, "sliding_window_pattern": 3},
+        seed=4,
+    ),
+    "solar_open": made("solar_open", ODD, EXPERTS, seed=1, head_dim=20, n_routed_experts=8, n_group=2, topk_group=1),
+    "deepseek_v3": made(
+        "deepseek_v3", ODD, EXPERTS, LATENTS, q_lora_rank=18, n_routed_experts=12, n_group=4, topk_group=2, seed=1
+    ),
     "glm4_moe_lite": made(
         "glm4_moe_lite",
         {**EVEN, **EXPERTS, **LATENTS, "num_key_value_heads": 4, "q_lora_rank": 20, "first_k_dense_replace": 1},

@@ -46,6 +46,7 @@ def layers_of(family: str) -> dict[str, Any]:
         latents = {"kv_lora_rank": 24, "qk_rope_head_dim": 8, "head_dim": 20, "v_head_dim": 12}
         low = {} if family == "deepseek_v2" else {"q_lora_rank": 18}
         dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if FAMILIES[family].experts else {}
+        dense |= {"n_group": 4, "topk_group": 2} if family.startswith("deepseek") else {}
         return {**latents, **low, **dense, **shared, "use_expert_bias": bool(FAMILIES[family].names.expert_bias)}
     if FAMILIES[family].names.expert_bias:
         dense = {"num_dense_layers": 1, "dense_intermediate_size": 512} if family != "minimax_m2" else {}

@@ -26,12 +26,14 @@ NORMS_OF_LAYERS = {
     **dict.fromkeys(
         ("qwen3", "qwen3_vl_text", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text"), (1, 2, 0)
     ),
-    **dict.fromkeys(("apertus", "dots1", "hunyuan_v1_dense", "hunyuan_v1_moe", "lfm2", "lfm2_moe"), (1, 2, 0)),
+    **dict.fromkeys(
+        ("apertus", "dots1", "exaone_moe", "hunyuan_v1_dense", "hunyuan_v1_moe", "lfm2", "lfm2_moe"), (1, 2, 0)
+    ),
     **dict.fromkeys(
         ("minimax_m2", "olmoe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu", "minicpm3"), (1, 2, 0)
     ),
     **dict.fromkeys(("gemma3_text", "gemma4_text", "gemma4_moe", "lfm3"), (1, 2, 2)),
-    **dict.fromkeys(("gemma2", "glm4"), (0, 2, 2)),
+    **dict.fromkeys(("gemma2", "glm4", "hyperclovax"), (0, 2, 2)),
     **dict.fromkeys(("olmo2", "olmo3", "exaone4"), (1, 0, 2)),
 }
 """Norms of a layer of each family: of heads together (a pass), before branches, and behind them (a pass each)."""

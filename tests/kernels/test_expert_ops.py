@@ -43,6 +43,9 @@ ROUTERS = [
     Experts(7, 0, True, shared=True),
     Experts(9, 3, True, biased=True, scale=1.5),
     Experts(6, 4, False, biased=True),
+    Experts(12, 3, True, sigmoid=True, biased=True, groups=4, kept=2),
+    Experts(18, 4, False, scale=1.5, groups=3, kept=1),
+    Experts(256, 8, True, sigmoid=True, biased=True, scale=2.5, groups=8, kept=4),
 ]
 PRODUCTS = [
     ("llvmpipe", "i8", "Q4_0"),
@@ -86,7 +89,7 @@ def logits_of(rows: int, experts: Experts) -> Array:
     list(
         zip(cycle(("llvmpipe", "one by one", "plain", "GPU", "mantissa", "plain", "one by one")), ROUTERS, strict=False)
     ),
-    keep=(3, 5, 7, 11),
+    keep=(3, 5, 7, 11, 13, 14),
 )
 def test_the_choice_of_experts(device: Device, name: str, experts: Experts) -> None:
     one = BlockDraw(KERNELS[name], {"rows": (1, 5)})
@@ -101,7 +104,10 @@ def test_the_choice_of_experts(device: Device, name: str, experts: Experts) -> N
     equal = all_rows(5).changed(logits=np.zeros_like(given))
     (_, found) = check(device, one, all_rows(5), equal)
     first = found.reshape(5, -1, CHOICE_FLOATS)[:, : experts.used, 0]
-    expected = np.argsort(-bias_of(experts)[0]) if experts.biased else np.arange(experts.count)
+    ranks = bias_of(experts)[0] if experts.biased else np.zeros(experts.count)
+    groups = np.split(np.arange(experts.count), experts.groups or 1)
+    kept = sorted(groups, key=lambda group: -sum(sorted(ranks[group])[-2:]))[: experts.kept or 1]
+    expected = sorted(np.concatenate(kept), key=lambda expert: (-ranks[expert], expert))
     assert (first == expected[: experts.used]).all(), "of equal logits the first experts, or those of the largest bias"
 
 

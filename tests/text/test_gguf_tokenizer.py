@@ -43,11 +43,11 @@ MARKED = "q\u00cc"
 """A "q" and the byte CC, with which U+0301 begins, as vocabularies write bytes; no letter is composed of the two."""
 
 
-def with_a_mark(pre: str) -> dict[str, Any]:
+def with_a_mark(pre: str, token: str = MARKED) -> dict[str, Any]:
     """A vocabulary with that token."""
     metadata = byte_level(pre)
-    metadata[K + "tokens"] = [*metadata[K + "tokens"], MARKED]
-    metadata[K + "merges"] = [" ".join(MARKED), *metadata[K + "merges"]]
+    metadata[K + "tokens"] = [*metadata[K + "tokens"], token]
+    metadata[K + "merges"] = [" ".join(token), *metadata[K + "merges"]]
     metadata[K + "token_type"] = [*metadata[K + "token_type"], 1]
     return metadata
 
@@ -90,6 +90,13 @@ class TestLlamaCpp:
         tokens = with_a_mark("qwen35")[K + "tokens"]
         assert tokens.index(MARKED) in together
         assert tokens.index(MARKED) not in apart
+
+    @pytest.mark.parametrize(("text", "token"), [("helloWorld", "oW"), ("a\u5b57", "a\u00e5")])
+    def test_kimi_cuts_words_at_capitals_and_chinese_characters(self, text: str, token: str) -> None:
+        """llama.cpp does the latter alone, unlike the tokenizer with which the models were trained."""
+        apart, together = (made(with_a_mark(pre, token)).encode(text) for pre in ("kimi-k2", "llama-bpe"))
+        number = with_a_mark("kimi-k2", token)[K + "tokens"].index(token)
+        assert (number in apart, number in together) == (False, True)
 
     @pytest.mark.slow
     @each_case("name", [*vocabularies(), *CUTS])

@@ -1,7 +1,8 @@
 """Pre-tokenisers of byte-level vocabularies in GGUF files, by name (``pre``): cutting, composing, whole words.
 
-The regular expressions are those of llama.cpp's ``llama-vocab.cpp``; where it rewrote one for C++, the original from
-``tokenizer.json``, which it quotes, is used. Each expression cuts the pieces that the previous ones left.
+The regular expressions are those of llama.cpp's ``llama-vocab.cpp``; where it rewrote one for C++, the original, which
+it quotes, is used. Its own cuts for ``kimi-k2`` differ: they leave words such as ``helloWorld`` whole. Each expression
+cuts the pieces that the previous ones left.
 """
 
 from __future__ import annotations
@@ -27,6 +28,11 @@ _TEKKEN = (
 _GPT4O = (
     rf"{_ONE_OTHER}{_UPPER}*{_LOWER}+{_ANY_CASE}?|{_ONE_OTHER}{_UPPER}+{_LOWER}*{_ANY_CASE}?"
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n/]*|{_REST}"
+)
+_NO_HAN = rf"{_UPPER[:-1]}&&[^\p{{Han}}]]", rf"{_LOWER[:-1]}&&[^\p{{Han}}]]"
+_KIMI = (
+    rf"[\p{{Han}}]+|{_ONE_OTHER}{_NO_HAN[0]}*{_NO_HAN[1]}+{_ANY_CASE}?|{_ONE_OTHER}{_NO_HAN[0]}+{_NO_HAN[1]}*{_ANY_CASE}?"
+    rf"|\p{{N}}{{1,3}}|{_OTHERS}|{_REST}"
 )
 _DEEPSEEK_V3 = (
     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
@@ -57,6 +63,7 @@ _BY_EXPRESSIONS: Mapping[tuple[str, ...], str] = {
     (_TEKKEN,): "tekken",
     (r"\p{N}+", r"(?=(\d{3})+(?!\d))"): "superbpe",
     (_GPT4O,): "gpt-4o llama4 kanana2 minimax-m2",
+    (_KIMI,): "kimi-k2",
     (r"[\p{P}\$\+<=>\^~\|`]+", GPT2_WORDS, "[0-9][0-9][0-9]"): "falcon",
     (r"[\r\n]", rf"\s?[{_CASED}]+", "\\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+", r"\s+$",
      _FAR_EAST, r"\p{N}+"): "deepseek-llm",
