@@ -28,6 +28,7 @@ from glinfer.formats.files import (
     opened,
     reason,
     shown,
+    unpacked_from,
     words_of,
     work_folder,
 )
@@ -45,7 +46,6 @@ DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, IndexError, OverflowError),
 )
 """The exceptions besides OSError that zipfile raises for damaged or unsupported files."""
-_used: set[Path] = set()  # folders of unpacked models that this process reads
 
 
 def unpacked(path: AnyPath) -> AnyPath:
@@ -72,9 +72,9 @@ def unpacked(path: AnyPath) -> AnyPath:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
     target = (memory_folder("unpacked") or _passing_folder()) / digest.hexdigest()[:32]
+    unpacked_from[str(target)] = os.fspath(path)
     if not target.is_dir():
         _unpack(Path(path), target)
-    _used.add(target)
     return _model_in(target, path)
 
 
@@ -122,9 +122,10 @@ def dropped_if_refused(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except GlinferError:
-        for folder in _used.intersection((Path(path), *Path(path).parents)):
-            shutil.rmtree(folder, ignore_errors=True)
-            _remove_empty(folder.parent)
+        for folder in (Path(path), *Path(path).parents):
+            if str(folder) in unpacked_from:
+                shutil.rmtree(folder, ignore_errors=True)
+                _remove_empty(folder.parent)
         raise
 
 
@@ -151,6 +152,7 @@ def _unpack(path: Path, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with work_folder(target.parent, 0o700) as made, _listed(path) as packed:
+            unpacked_from[str(made)] = os.fspath(path)
             total, free = _check(packed, path), shutil.disk_usage(made).free
             if total > free:
                 raise FormatError(
@@ -166,8 +168,6 @@ def _unpack(path: Path, target: Path) -> None:
             except OSError:
                 if not target.is_dir():  # or another process was faster
                     raise
-    except GlinferError as error:
-        raise type(error)(str(error).replace(str(made), shown(path))) from None
     except OSError as error:
         raise FormatError(
             f"{shown(path)}: cannot unpack it: {reason(error)}; check the free space of {shown(target.parent)}"
@@ -178,6 +178,7 @@ def _unpack(path: Path, target: Path) -> None:
             raise FormatError(f"{shown(path)}: {said}, which is not supported; get the model from elsewhere") from None
         raise FormatError(f"{shown(path)}: damaged zip file: {said}; get the file again") from None
     finally:
+        unpacked_from.pop(str(made), None)
         _remove_empty(target.parent)
 
 
