@@ -208,7 +208,8 @@ def test_a_driver_that_moderngl_refuses_is_refused_and_let_go(
     monkeypatch.setattr(moderngl, "create_context", refuse)
     with pytest.raises(ContextError, match=rf"the driver lacks OpenGL ES 3.0 .*{error}"):
         open_device(0)
-    for left, advice in ((None, "apt-get install"), (9**10, "apt-get install"), (7_000_000, r"leaves 7 MB; raise it \(ulim")):
+    low = r"leaves 7 MB; raise it \(ulimit -v\)"
+    for left, advice in ((None, "apt-get install"), (9**10, "apt-get install"), (7_000_000, low)):
         monkeypatch.setattr(egl, "address_space_left", lambda found=left: found)
         with pytest.raises(ContextError, match=rf"^no EGL device can run glinfer .*{advice}") as caught:
             open_device("auto")
