@@ -52,7 +52,7 @@ def unpacked(path: AnyPath) -> AnyPath:
     """Unpack a model from a zip file, or from ``model.zip`` in a folder, and return its folder; else return ``path``.
 
     Each content is unpacked once, into the folder ``unpacked`` of :func:`glinfer.formats.files.memory_folder`. If there
-    is no such folder, it is unpacked into one that is removed when Python exits.
+    is no such folder, or it cannot be written, it is unpacked into one that is removed when Python exits.
 
     Raises:
         FormatError: the file is damaged, exceeds a limit or the free disk space, or has unsafe entries: paths outside
@@ -71,7 +71,9 @@ def unpacked(path: AnyPath) -> AnyPath:
     with opened(path) as (file, _):
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-    target = (memory_folder("unpacked") or _passing_folder()) / digest.hexdigest()[:32]
+    name, kept = digest.hexdigest()[:32], memory_folder("unpacked")
+    usable = kept is not None and ((kept / name).is_dir() or _takes_files(kept))
+    target = (kept if kept is not None and usable else _passing_folder()) / name
     unpacked_from[str(target)] = os.fspath(path)
     if not target.is_dir():
         _unpack(Path(path), target)
@@ -127,6 +129,14 @@ def dropped_if_refused(path: AnyPath) -> Iterator[None]:
                 shutil.rmtree(folder, ignore_errors=True)
                 _remove_empty(folder.parent)
         raise
+
+
+def _takes_files(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 @cache
