@@ -241,6 +241,7 @@ class TestNothingStays:
         assert found.is_relative_to(cache) == (state == "read-only, with the model")
         assert load_checkpoint(path).config.embeds
 
+    @pytest.mark.gl
     @each_case("file", ["model.safetensors", "modules.json", "vocab.txt"])
     def test_messages_name_the_zip_file(self, tmp_path: Path, cache: Path, model: dict[str, bytes], file: str) -> None:
         path = zip_of(tmp_path / "a.zip", {**model, file: b"x"})
