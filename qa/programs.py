@@ -338,7 +338,8 @@ def _texels(config: ModelConfig, name: str, form: str, kernels: str = "counted",
             texels = texels.view(np.uint32) >> 8  # libraries differ in the last bits of a cosine
         found[f"texels {tensor.name}"] = [*texels.shape, zlib.crc32(texels.tobytes())]
     for recipe in Recipes(config, options.weights, formats).products() if name == "fast" else ():
-        unnamed = ("kind", "layer", "width", "gated", *(() if recipe.rounded else ("rounded",)))
+        unset = (each for each in ("rounded", "apart") if not vars(recipe)[each])
+        unnamed = ("kind", "layer", "width", "gated", *unset)
         about = {name: value for name, value in vars(recipe).items() if name not in unnamed}
         found[f"recipe {recipe.name}"] = {"name": recipe.name, **about}
     return found

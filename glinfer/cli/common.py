@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from glinfer.config import ModelConfig
 from glinfer.engine.loading import fetched, load_model, random_weights, read_model, usual_context
 from glinfer.engine.model import Model
-from glinfer.engine.progress import Progress, StagedProgress, no_staged_progress
+from glinfer.engine.progress import Progress, StagedProgress
 from glinfer.engine.report import plain
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, find_model
@@ -183,11 +184,25 @@ def bar_columns() -> tuple[ProgressColumn, ...]:
     )
 
 
+_LINE_SECONDS = 30.0
+"""The time between two lines of progress where standard error is not a terminal."""
+
+
+class _Lines:
+    def __init__(self) -> None:
+        self._since = time.monotonic()
+
+    def advance(self, stage: str, done: int, total: int) -> None:
+        if total and (now := time.monotonic()) - self._since >= _LINE_SECONDS:
+            self._since = now
+            say(f"{stage}: {done / total:.0%}")
+
+
 @contextmanager
 def stage_bars() -> Iterator[StagedProgress]:
-    """Show a transient bar for the current stage on a terminal's standard error within the block."""
+    """Show a transient bar for the current stage on a terminal's standard error; elsewhere a line now and then."""
     if not sys.stderr.isatty():
-        yield no_staged_progress
+        yield _Lines().advance
         return
     from rich.console import Console
     from rich.progress import Progress as ProgressBar

@@ -414,9 +414,12 @@ class Program:
                 yield {"kind": "vectors", "name": f"{recipe.name}.turn", "vectors": vectors}
         for recipe in made.products():
             yield self._product(recipe, rows)
-            if recipe.post_norm:
-                vectors = [{"source": self._file(weight_name(recipe.post_norm))[0], "rows": None}]
-                yield {"kind": "vectors", "name": recipe.named(recipe.post_kind), "vectors": vectors}
+            gains = {recipe.named(recipe.post_kind): recipe.post_norm}
+            gains |= {f"{recipe.name}.gain": recipe.norm} if recipe.apart else {}
+            for name, norm in gains.items():
+                if norm:
+                    vectors = [{"source": self._file(weight_name(norm))[0], "rows": None}]
+                    yield {"kind": "vectors", "name": name, "vectors": vectors}
 
     def _product(self, recipe: Recipe, rows: _RowTables) -> dict[str, Any]:
         if recipe.kept or recipe.scale != 1 or recipe.packing != WEIGHTS:
@@ -434,7 +437,7 @@ class Program:
             "sources": [[*rivals, file] for file, _ in files],
             "rows": rows.number(found, above),
             "inputs": None if recipe.inputs is None else rows.number(recipe.inputs, -1),
-            "gain": self._file(weight_name(recipe.norm))[0] if recipe.norm else None,
+            "gain": self._file(weight_name(recipe.norm))[0] if recipe.norm and not recipe.apart else None,
             "biases": [self._names.get(f"{name}.bias", (None,))[0] for name in recipe.sources],
         }
 

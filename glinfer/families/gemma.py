@@ -8,6 +8,7 @@ FAMILY = Family(
     "gemma",
     activation="gelu_new",
     norm_offset=1.0,
+    uneven_gains=True,
     scaled_embeddings=True,
     attention_biases=("q", "k", "v", "o"),
     huggingface=HuggingFace(

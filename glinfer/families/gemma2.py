@@ -24,6 +24,7 @@ FAMILY = Family(
     activation="gelu_new",
     layer=LayerConfig(norms="both"),
     norm_offset=1.0,
+    uneven_gains=True,
     scaled_embeddings=True,
     attention_biases=("q", "k", "v", "o"),
     usual={"sliding_window": 4096, "layer_types": ("sliding_attention", "full_attention"), **_SCALARS},

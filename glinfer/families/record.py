@@ -26,6 +26,7 @@ class Family:
         norm: RMSNorm (``rms``), or LayerNorm (``layer``), which has a bias too.
         layer: the parts of its layers: places of norms, norms of heads, sinks, gates.
         norm_offset: a number added to the weights of norms; GGUF files store the sum.
+        uneven_gains: whether the gains of a norm differ so much that rounded matrices must not absorb them.
         positions: learned, or rotary with pairs half a head apart, or rotary with adjacent pairs.
         rope_theta: the default base of rotary angles.
         gated: whether the MLP has a gate.
@@ -59,6 +60,7 @@ class Family:
     norm: Literal["rms", "layer"] = "rms"
     layer: LayerConfig = field(default_factory=LayerConfig)
     norm_offset: float = 0.0
+    uneven_gains: bool = False
     positions: Literal["learned", "halves", "neighbours"] = "halves"
     rope_theta: float = 10000.0
     gated: bool = True

@@ -63,9 +63,16 @@ def noted_files() -> Iterator[dict[str, FileStamp]]:
         _noted.reset(token)
 
 
+unpacked_from: dict[str, str] = {}
+"""The zip file of each folder that models are unpacked to; messages name the file."""
+
+
 def shown(path: AnyPath) -> str:
     """A path for a message, quoted if it has line breaks or characters that do not print."""
     text = os.fspath(path)
+    for folder, packed in list(unpacked_from.items()):  # other threads may unpack
+        if text == folder or text.startswith(f"{folder}{os.sep}"):
+            text = f"{packed}{text[len(folder) :]}"
     return text if text and text.isprintable() else ascii(text)
 
 

@@ -29,6 +29,7 @@ from glinfer.formats.files import (
     opened,
     reason,
     shown,
+    unpacked_from,
     words_of,
     work_folder,
 )
@@ -46,14 +47,13 @@ DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, IndexError, OverflowError),
 )
 """The exceptions besides OSError that zipfile raises for damaged or unsupported files."""
-_used: set[Path] = set()  # folders of unpacked models that this process reads
 
 
 def unpacked(path: AnyPath) -> AnyPath:
     """Unpack a model from a zip file, or from ``model.zip`` in a folder, and return its folder; else return ``path``.
 
     Each content is unpacked once, into the folder ``unpacked`` of :func:`glinfer.formats.files.memory_folder`. If there
-    is no such folder, it is unpacked into one that is removed when Python exits.
+    is no such folder, or it cannot be written, it is unpacked into one that is removed when Python exits.
 
     Raises:
         FormatError: the file is damaged, exceeds a limit or the free disk space, or has unsafe entries: paths outside
@@ -72,10 +72,12 @@ def unpacked(path: AnyPath) -> AnyPath:
     with opened(path) as (file, _):
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
-    target = (memory_folder("unpacked") or _passing_folder()) / digest.hexdigest()[:32]
+    name, kept = digest.hexdigest()[:32], memory_folder("unpacked")
+    usable = kept is not None and ((kept / name).is_dir() or _takes_files(kept))
+    target = (kept if kept is not None and usable else _passing_folder()) / name
+    unpacked_from[str(target)] = os.fspath(path)
     if not target.is_dir():
         _unpack(Path(path), target)
-    _used.add(target)
     return _model_in(target, path)
 
 
@@ -123,10 +125,19 @@ def dropped_if_refused(path: AnyPath) -> Iterator[None]:
     try:
         yield
     except GlinferError:
-        for folder in _used.intersection((Path(path), *Path(path).parents)):
-            shutil.rmtree(folder, ignore_errors=True)
-            _remove_empty(folder.parent)
+        for folder in (Path(path), *Path(path).parents):
+            if str(folder) in unpacked_from:
+                shutil.rmtree(folder, ignore_errors=True)
+                _remove_empty(folder.parent)
         raise
+
+
+def _takes_files(folder: Path) -> bool:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return os.access(folder, os.W_OK | os.X_OK)
 
 
 @cache
@@ -152,6 +163,7 @@ def _unpack(path: Path, target: Path) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with work_folder(target.parent, 0o700) as made, _listed(path) as packed:
+            unpacked_from[str(made)] = os.fspath(path)
             total, free = _check(packed, path), shutil.disk_usage(made).free
             if total > free:
                 raise FormatError(
@@ -168,8 +180,6 @@ def _unpack(path: Path, target: Path) -> None:
             except OSError:
                 if not target.is_dir():  # or another process was faster
                     raise
-    except GlinferError as error:
-        raise type(error)(str(error).replace(str(made), shown(path))) from None
     except OSError as error:
         raise FormatError(
             f"{shown(path)}: cannot unpack it: {reason(error)}; check the free space of {shown(target.parent)}"
@@ -180,6 +190,7 @@ def _unpack(path: Path, target: Path) -> None:
             raise FormatError(f"{shown(path)}: {said}, which is not supported; get the model from elsewhere") from None
         raise FormatError(f"{shown(path)}: damaged zip file: {said}; get the file again") from None
     finally:
+        unpacked_from.pop(str(made), None)
         _remove_empty(target.parent)
 
 

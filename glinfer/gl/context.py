@@ -394,7 +394,7 @@ def open_device(device: str | int | None = None, *, api: str | None = None, limi
             return hand_over(egl.EglContext(candidate), "es", limits)
         except (ContextError, GLError) as error:
             failures.append(f"device {candidate.index}: {error}")
-    raise ContextError(f"no EGL device can run glinfer ({'; '.join(failures)}); {egl.INSTALL_HINT}")
+    raise ContextError(f"no EGL device can run glinfer ({'; '.join(failures)}); {egl.remedy()}")
 
 
 def _open_desktop(index: int, limits: Limits | None) -> Device:

@@ -16,8 +16,10 @@ from typing import Any
 
 from glinfer.errors import ContextError
 from glinfer.gl.faults import ContextLostError
+from glinfer.gl.memory import address_space_left
 
-INSTALL_HINT = "install it with: sudo apt-get update && sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
+_DRIVER_BYTES = 500_000_000
+"""Address space that Mesa's software renderer takes to start, rounded up."""
 
 _EGL_NONE = 0x3038
 _EGL_SURFACE_TYPE = 0x3033
@@ -50,6 +52,17 @@ class EglDevice:
         return "EGL_MESA_device_software" in self.extensions.split()
 
 
+def remedy() -> str:
+    """The advice where no driver starts: raise the limit of this process's memory, or install a driver."""
+    left = address_space_left()
+    if left is not None and left < _DRIVER_BYTES:
+        return (
+            f"a driver needs about {_DRIVER_BYTES // 10**6} MB of address space, and the limit of this process leaves "
+            f"{max(0, left) // 10**6} MB; raise it (ulimit -v)"
+        )
+    return "install it with: sudo apt-get update && sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
+
+
 class _Egl:
     """libEGL, loaded once, with the argument types that ctypes needs."""
 
@@ -57,13 +70,13 @@ class _Egl:
         try:
             library = ctypes.CDLL("libEGL.so.1")
         except OSError as error:
-            raise ContextError(f"libEGL.so.1 cannot be loaded ({error}); {INSTALL_HINT}") from None
+            raise ContextError(f"libEGL.so.1 cannot be loaded ({error}); {remedy()}") from None
 
         def core(name: str, result: Any, *arguments: Any) -> Any:
             try:
                 function = getattr(library, name)
             except AttributeError:
-                raise ContextError(f"libEGL.so.1 is not an EGL library: it has no {name}; {INSTALL_HINT}") from None
+                raise ContextError(f"libEGL.so.1 is not an EGL library: it has no {name}; {remedy()}") from None
             function.restype, function.argtypes = result, list(arguments)
             return function
 
@@ -154,7 +167,7 @@ def list_devices() -> list[EglDevice]:
         return [EglDevice(0, None, "")]
     handles, count = (c_void_p * _MAX_DEVICES)(), c_int32()
     if not query_devices(_MAX_DEVICES, handles, byref(count)) or count.value == 0:
-        raise ContextError(f"EGL finds no device: no graphics driver is installed; {INSTALL_HINT}")
+        raise ContextError(f"EGL finds no device: no graphics driver is installed; {remedy()}")
     query = egl.extension("eglQueryDeviceStringEXT", c_char_p, c_void_p, c_int32)
     devices = []
     for index in range(count.value):

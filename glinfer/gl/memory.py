@@ -39,7 +39,7 @@ def available_bytes() -> int | None:
     """
     if wanted := os.environ.get(VARIABLE):
         return _gigabytes(wanted)
-    found = [bound for bound in (_of_the_machine(), *_of_the_groups(), _of_the_process()) if bound is not None]
+    found = [bound for bound in (_of_the_machine(), *_of_the_groups(), address_space_left()) if bound is not None]
     return max(0, min(found)) if found else None
 
 
@@ -106,7 +106,7 @@ def _of_one_hierarchy(root: Path, path: str, limit_name: str, usage_name: str) -
             yield limit - usage + sum(files)  # page cache, reclaimed on demand
 
 
-def _of_the_process() -> int | None:
+def address_space_left() -> int | None:
     """The unused part of the address space limit (``ulimit -v``)."""
     if sys.platform == "win32":
         return None

@@ -51,22 +51,34 @@ def check_manifest(target: Target, fingerprint: Fingerprint, *, required: bool) 
         except InputError as error:
             raise InputError(f"{shown(path)}: {error}; give another --out, or --restart to start over") from None
     ours = json.loads(json.dumps(ours))
-    differing = _differences(theirs, ours, "")
-    if differing:
+    if differing := _differences(theirs, ours):
         raise InputError(
             f"{shown(target.path)}: its results were made with {', '.join(differing[:3])}; "
             "give another --out, or --restart to discard them and start over"
         )
 
 
-def _differences(theirs: Any, ours: Any, name: str) -> list[str]:
-    """The differences, such as ``weights q8 (now f32)``, with dotted names for nested objects."""
-    if isinstance(theirs, dict) and isinstance(ours, dict):
-        found = []
-        for key in sorted({*theirs, *ours}):
-            found += _differences(theirs.get(key), ours.get(key), f"{name}.{key}" if name else key)
-        return found
-    return [] if theirs == ours else [f"{name} {short(theirs)} (now {short(ours)})"]
+_NAMED = {"form": "command", "model": "model", "models": "model", "tokenizer": "tokenizer", "lora": "adapter"}
+"""The keys of a manifest whose values are hashes or kinds, with the words for their change."""
+
+
+def _differences(theirs: Fingerprint, ours: Fingerprint) -> list[str]:
+    """The differences in a user's words, such as ``--weights q8 (now f32)``; of another command, that alone."""
+    if theirs.get("form") != ours.get("form"):
+        return ["another command"]
+    found = []
+    for key in sorted({*theirs, *ours}):
+        then, now = theirs.get(key), ours.get(key)
+        if then == now:
+            continue
+        if key in _NAMED:
+            found.append(f"another {_NAMED[key]}")
+        elif key == "errors_apart":
+            found.append(f"{'' if then else 'no '}--errors (now {'with' if now else 'without'})")
+        else:
+            name, old, new = (short("default" if each is None else each).strip('"') for each in (key, then, now))
+            found.append(f"{'' if key == 'glinfer' else '--'}{name} {old} (now {new})")
+    return found
 
 
 def file_digest(path: AnyPath) -> str:

@@ -63,6 +63,8 @@ async def completions(asked: Asked[CompletionRequest]) -> ASGIApp:
         for index in range(body.n or 1)
         if wanted
     ]
+    if not wanted:  # nothing runs that would count them
+        asked.state.worker.metrics.prompt_tokens.labels(served.name).inc(sum(map(len, prompts)))
     answer = _Answer(asked, prompts, requests)
     return EventStream(answer.events()) if body.stream else await answer.whole()
 

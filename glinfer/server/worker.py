@@ -87,13 +87,11 @@ class Runner(Served):
         scheduler: of a model that generates.
         requests: the request of each sequence in the scheduler.
         works: other work; the first item is running.
-        draws: the number of draws already counted.
     """
 
     scheduler: Scheduler | None = None
     requests: dict[Running, Channel] = field(default_factory=dict)
     works: deque[tuple[Channel, Steps]] = field(default_factory=deque)
-    draws: int = 0
 
     @property
     def busy(self) -> bool:
@@ -276,7 +274,6 @@ class Worker:
                     error.args = (f"{source.name}: {error}",)
                 raise
             model.engine.nan_guard.traces = False  # which would keep all others waiting
-            runner.draws = 0
             runner.take(model, EMBED_REQUESTS if model.config.embeds else self._schedule(runner, model).slots)
         self._count_textures()
         self._tell_loop(self._on_ready)
@@ -311,9 +308,13 @@ class Worker:
 
     def _step(self, runner: Runner) -> None:
         """Run one step of a model; errors that affect other requests are handled by :meth:`_reopen`."""
+        device = self._device
+        assert device is not None  # until the thread ends
+        before = device.draws_issued
         try:
             self._step_scheduler(runner)
             self._step_work(runner)
+            self.metrics.draws.labels(runner.name).inc(device.draws_issued - before)
         except ContextError as error:
             self._reopen(error)
         except GLError as error:
@@ -327,7 +328,6 @@ class Worker:
         log(error)
         self._outgoing += [(channel, refused(error, runner.name)) for channel in {*runner.requests.values()}]
         runner.requests.clear()
-        runner.draws = 0
         assert runner.model is not None  # it has run
         try:
             self._schedule(runner, runner.model)
@@ -350,11 +350,6 @@ class Worker:
             each.due = math.inf if channel.whole else now + EVENT_SECONDS * (len(runner.requests) - 1)
             if event.result is not None or not channel.whole:
                 self._outgoing.append((channel, event))
-        self._count_draws(runner, scheduler.batch.draws_issued)
-
-    def _count_draws(self, runner: Runner, draws: int) -> None:
-        self.metrics.draws.labels(runner.name).inc(draws - runner.draws)
-        runner.draws = draws
 
     def _step_work(self, runner: Runner) -> None:
         if not runner.works:
@@ -374,8 +369,6 @@ class Worker:
             outcome = failed()
         finally:
             self._count_textures()
-            if runner.scheduler is None and runner.model is not None:
-                self._count_draws(runner, runner.model.bound.draws_issued)
         self._outgoing.append((channel, outcome))
         runner.works.popleft()  # and the client has its next turn after all others
         runner.works = deque(sorted(runner.works, key=lambda work: work[0].client == channel.client))

@@ -112,7 +112,7 @@ class TestGenerate:
         glin("generate hf/config.json --max-tokens 2 --batch", prompts, "--out", out)
         glin("generate hf/config.json --max-tokens 2 --batch", prompts, "--out", out)
         _, said = glin("generate hf/config.json --context 8 --max-tokens 2 --batch", prompts, "--out", out, status=2)
-        assert "its results were made with context null (now 8); give another --out" in said
+        assert "its results were made with --context default (now 8); give another --out" in said
 
 
 class TestChat:

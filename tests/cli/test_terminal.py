@@ -22,7 +22,7 @@ from glinfer import notebook
 from glinfer.cli import app
 from glinfer.cli.app import run
 from glinfer.cli.chat import _Chat
-from glinfer.cli.common import bar_columns, json_text, say, show, show_table, stage_bars
+from glinfer.cli.common import bar_columns, json_text, progress, say, show, show_table, stage_bars
 from glinfer.cli.generate import print_stream
 from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import GlinferWarning
@@ -132,6 +132,16 @@ class TestReports:
         assert "\r\x1b[2K" in found.getvalue(), "the bar moves the cursor"
         assert "⟨1B⟩[2K" not in found.getvalue()
         assert SHOWN in found.getvalue()
+
+    def test_stages_without_a_terminal(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for seconds, expected in ((0, f"loading {SHOWN}: 0%\nloading {SHOWN}: 25%\n"), (1e9, "")):
+            monkeypatch.setattr("glinfer.cli.common._LINE_SECONDS", seconds)
+            with progress(f"loading {HARM}") as advance:
+                for done in (0, 1):
+                    advance(done, 4)
+            assert capsys.readouterr().err == expected
 
 
 class TestErrors:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import io
+import os
 import shutil
 import stat
 import struct
@@ -20,7 +21,8 @@ from commands import ran
 from each_case import each_case
 from tiny_embedders import write_embedder
 
-from glinfer.errors import FormatError
+import glinfer
+from glinfer.errors import FormatError, GlinferError
 from glinfer.formats import load_checkpoint, zipped
 from glinfer.formats.files import noted_files
 from glinfer.formats.zipped import is_model_zip, unpacked
@@ -223,6 +225,31 @@ class TestNothingStays:
         with pytest.raises(expected):
             load_checkpoint(zip_of(tmp_path / "a.zip", model))
         assert not list(cache.rglob("*"))
+
+    @each_case("state", ["read-only", "read-only, with the model", "under a file"])
+    def test_where_the_cache_cannot_be_written(
+        self, tmp_path: Path, cache: Path, model: dict[str, bytes], monkeypatch: pytest.MonkeyPatch, state: str
+    ) -> None:
+        path = zip_of(tmp_path / "a.zip", model)
+        if state == "under a file":
+            shutil.rmtree(cache)
+            cache.write_bytes(b"")
+        if state == "read-only, with the model":
+            unpacked(path)
+        monkeypatch.setattr(os, "access", lambda *_: False)
+        found = Path(unpacked(path))
+        assert found == unpacked(path)
+        assert found.is_relative_to(cache) == (state == "read-only, with the model")
+        assert load_checkpoint(path).config.embeds
+
+    @pytest.mark.gl
+    @each_case("file", ["model.safetensors", "modules.json", "vocab.txt"])
+    def test_messages_name_the_zip_file(self, tmp_path: Path, cache: Path, model: dict[str, bytes], file: str) -> None:
+        path = zip_of(tmp_path / "a.zip", {**model, file: b"x"})
+        with pytest.raises(GlinferError) as caught, glinfer.load(path) as loaded:
+            loaded.embed(["a"])
+        assert f"{path}/{file}: " in str(caught.value)
+        assert str(cache) not in str(caught.value)
 
     def test_a_folder_beside_it_stays(self, tmp_path: Path, cache: Path, model: dict[str, bytes]) -> None:
         good = Path(unpacked(zip_of(tmp_path / "a.zip", model)))

@@ -59,6 +59,7 @@ from .models import (
     write_with_head,
 )
 from .pictures import IMAGE_SIZES, PROCESSOR, TEMPLATE, TOKENS, about, picture, write_smolvlm
+from .published import published
 from .qwen_pictures import write_qwen3_5
 from .rounding import kept
 
@@ -637,7 +638,7 @@ SECTIONS: dict[str, Callable[[], Any]] = {
     for each in (
         *(families, longrope, embedders, halves, adapters, tokens, text, templates, chat),
         *(settings, ropes, activations, saves, heads, score, peers, images, qwen_images, qwen35_images),
-        *(llama_logits, llama_ids, llama_smollm2),
+        *(llama_logits, llama_ids, llama_smollm2, published),
     )
 }
 

@@ -145,9 +145,9 @@ class TestGoingOn:
 
     OTHERS = (
         (["--temperature", "0.5"], "its options or the model have changed since this was made"),
-        (["--weights", "q8"], 'its results were made with weights "auto" (now "q8"); '),
-        (["--gelu", "erf"], 'its results were made with gelu null (now "erf"); '),
-        (["MODEL"], 'its results were made with model "'),
+        (["--weights", "q8"], "its results were made with --weights auto (now q8); "),
+        (["--gelu", "erf"], "its results were made with --gelu default (now erf); "),
+        (["MODEL"], "its results were made with another model; "),
     )
 
     def test_other_results_do_not_go_into_the_same_file(

@@ -180,21 +180,23 @@ class TestRestart:
     ) -> None:
         source, out = done
         before = out.read_bytes()
-        given = {**FINGERPRINT, "weights": "f32", "options": {"gelu": "erf"}}
+        given = {**FINGERPRINT, "weights": "f32", "gelu": "erf", "models": {"m": "0123456789abcdef"}}
         with pytest.raises(InputError) as caught:
             run(source, out, given=given)
         assert str(caught.value) == (
-            f'{out}: its results were made with options.gelu null (now "erf"), weights "q8" (now "f32"); '
+            f"{out}: its results were made with --gelu default (now erf), another model, --weights q8 (now f32); "
             "give another --out, or --restart to discard them and start over"
         )
-        with pytest.raises(InputError, match=r'with shard "1/1" \(now "1/2"\)'):
+        with pytest.raises(InputError, match=r"with --shard 1/1 \(now 1/2\)"):
             run(source, out, shard=Shard(1, 2))
-        with pytest.raises(InputError, match=r"with errors_apart false \(now true\)"):
+        with pytest.raises(InputError, match=r"with no --errors \(now with\)"):
             run(source, out, errors=out.with_name("err.jsonl"))
         with monkeypatch.context() as patch:
             patch.setattr("glinfer.jobs.manifest.__version__", "9.9")
-            with pytest.raises(InputError, match=r'with glinfer "[0-9.]+" \(now "9\.9"\)'):
+            with pytest.raises(InputError, match=r"with glinfer [0-9.]+ \(now 9\.9\)"):
                 run(source, out)
+        with pytest.raises(InputError, match="with another command; give another --out"):
+            run(source, out, given={**given, "form": "prompts"})
         assert out.read_bytes() == before
         assert run(source, out, given=given, restart=True).lines == 3
 

@@ -50,9 +50,15 @@ def test_echo_with_log_probabilities(served: Running, client: openai.OpenAI, max
     """The request of lm-evaluation-harness: ids, echo, one logprob."""
     bodies = [{"model": "small", "prompt": text} for text in (PROMPT, "a")]
     prompts = [served.post("/tokenize", body).json()["tokens"] for body in bodies]
+    totals = ("glinfer_prompt_tokens_total", "glinfer_draws_total")
+    before = [served.metric(name, model="small") for name in totals]
     answer: Any = client.completions.create(
         model="small", prompt=prompts, max_tokens=max_tokens, temperature=0, logprobs=1, echo=True, stream=stream
     )
+    answer = list(answer) if stream else answer
+    tokens, draws = (served.metric(name, model="small") - old for name, old in zip(totals, before, strict=True))
+    assert tokens == sum(map(len, prompts))
+    assert draws > 0
     data = served.post("/v1/score", {"model": "small", "input": [prompts[0]]}).json()["data"][0]
     if stream:
         chunks = [chunk.choices[0] for chunk in answer if chunk.choices[0].index == 0]

@@ -184,7 +184,7 @@ class Weights(Recipes):
     def of_product(self, recipe: Recipe, adapters: AdapterRanks) -> Iterator[Weight]:
         """A product's ``weight`` [outputs, words] and ``consts`` [outputs, 1 to 6], which are made together.
 
-        A matrix that keeps its bits has ``gain`` [1, inputs], if a norm or a factor precedes it. A norm after the
+        A matrix that does not absorb a norm's gain or a factor has ``gain`` [1, inputs] for them. A norm after the
         product has ``post_norm`` [1, D], one that rounds before it ``norm`` [1, inputs], adapters ``lora_down`` and
         ``lora_up``, see :mod:`glinfer.lower.weights.low_rank`.
         """
@@ -308,7 +308,7 @@ class FoldedWeights(Mapping[str, Array]):
         return self._take(weight_name(norm)) + self._recipes.family.norm_offset
 
     def _input_gain(self, recipe: Recipe) -> Wide:
-        """The factor of each input of a matrix that keeps its bits."""
+        """The factor of each input of a matrix that does not absorb it."""
         gain = self._gain(recipe.norm) if recipe.norm else np.ones(self._shapes[weight_name(recipe.sources[0])][1])
         return recipe.ordered(gain * recipe.scale)
 
@@ -336,6 +336,8 @@ class FoldedWeights(Mapping[str, Array]):
     def _folded(self, recipe: Recipe) -> tuple[Array, Array]:
         bias, sources = self._bias(recipe), [self._source(weight_name(source)) for source in recipe.sources]
         gain, scale = self._gain(recipe.norm) if recipe.norm else None, recipe.scale
+        if recipe.apart:  # both are in the gain of the inputs
+            gain, scale, bias = None, 1.0, bias * scale
         if self._recipes.family.norm == "layer":  # means are taken of whole columns
             matrix = self._matrix(recipe)
             if gain is not None:

@@ -2,7 +2,7 @@
 
 All families use the same steps. A matrix of floats is **folded**: it absorbs the gain and the bias of the norm before
 it, and for LayerNorm the mean. A matrix that its file has in half floats or blocks is **kept**: its bits stay, and the
-gain goes to the inputs instead. Rows are in the order in which passes write them: elements that rotary positions turn
+gain goes to the inputs instead. So does the gain of Gemma's rounded matrices. Rows are in the order in which passes write them: elements that rotary positions turn
 together lie side by side, heads are padded to whole quads, and blocks of gate and up alternate.
 """
 
@@ -40,7 +40,7 @@ from glinfer.kernels.fused.cached import Heads
 from glinfer.kernels.fused.convolve import PARTS
 from glinfer.kernels.fused.rows import padded
 from glinfer.lower.ropes import rope_names
-from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT_FORMATS, WIDE
+from glinfer.quant.formats import F16, F32, FROM_FILE, GROUP_FORMS, KEPT, WEIGHT_FORMATS, WIDE, is_scaled
 
 QUAD_FLOATS = 16
 PADDING = -1
@@ -64,6 +64,7 @@ class Recipe:
         width: number of inputs, with the padding of heads.
         packing: of :data:`glinfer.quant.formats.WORD_FORMATS` or of blocks in groups.
         kept: whether the file's bits are kept, so that nothing is folded in.
+        apart: whether the gain of the norm before is not folded in, since rounding would lose the small ones.
         norm: name of the norm before the product, without ``.weight``; empty for none.
         rounded: the same of a norm in a pass of its own, which rounds its results.
         writes_stream: whether the outputs are added to the residual stream.
@@ -88,6 +89,7 @@ class Recipe:
     scale: float = 1.0
     experts: int = 1
     gated: bool = False
+    apart: bool = False
 
     @property
     def name(self) -> str:
@@ -100,8 +102,8 @@ class Recipe:
 
     @property
     def has_gain(self) -> bool:
-        """Whether the inputs are multiplied by numbers of their own, since the matrix keeps its bits."""
-        return self.kept and (bool(self.norm) or self.scale != 1.0)
+        """Whether the inputs are multiplied by numbers of their own, which the matrix does not absorb."""
+        return self.apart or (self.kept and (bool(self.norm) or self.scale != 1.0))
 
     @property
     def floats(self) -> int:
@@ -245,7 +247,8 @@ class Recipes:
             kept = False
         norm = "" if before is None else before.name
         norms = ("", norm) if before is not None and before.rounded else (norm, "")
-        return Recipe(kind, layer, names, rows, inputs, width, packing, kept, *norms, **further)
+        apart = bool(norms[0]) and not kept and is_scaled(packing) and self.family.uneven_gains
+        return Recipe(kind, layer, names, rows, inputs, width, packing, kept, *norms, apart=apart, **further)
 
     @staticmethod
     def _end(branch: Branch) -> dict[str, Any]:
