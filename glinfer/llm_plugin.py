@@ -174,7 +174,7 @@ def _begun(model: Model, prompt: llm.Prompt) -> PartStream:
     if _chats(model):
         return model.stream_chat(messages, **{"max_tokens": model.config.max_position_embeddings, **given})
     if any(each["role"] == "system" for each in messages):
-        raise InputError("this model continues texts, and has no place for a system prompt; leave it out")
+        raise InputError("this model continues texts, and does not support a system prompt; leave it out")
     return model.stream("\n".join(each["content"] for each in messages), **given)
 
 

@@ -49,10 +49,10 @@ def look(
 ) -> None:
     """Plot what MODEL computes as it reads TEXT: PNG files, and a page to browse them.
 
-    The pictures show attention maps of all heads, the residual stream after each block, and the logit lens (the next
-    token if the model ended there). Weights are shown as thumbnails and histograms. The reference plan runs, as it has
-    separate steps. With --image, TEXT is a user's message about the images. Open index.html of the folder; look.json
-    has the numbers. Needs matplotlib: glinfer[plots].
+    The pictures show attention maps of all heads, the residual stream after each block, and the logit lens (the
+    next token if the model ended there). Weights are shown as thumbnails and histograms. It runs the reference
+    plan, which has separate steps. With --image, TEXT is a user's message about the images. Open index.html of the
+    folder; look.json has the numbers. Needs matplotlib: glinfer[plots].
 
     \b
     glinfer look shakespeare "But soft, what light" --out inside/

@@ -239,7 +239,7 @@ mmproj_option = click.option(
     "--mmproj",
     type=click.Path(),
     metavar="FILE",
-    help="llama.cpp's image encoder of a .gguf model. Default: the only mmproj file beside it.",
+    help="llama.cpp's image encoder of a .gguf model. Default: the only mmproj file next to it.",
 )
 
 image_options = options(
@@ -249,7 +249,7 @@ image_options = options(
         type=click.Path(),
         multiple=True,
         metavar="FILE",
-        help="Image for the user's first message, if the model takes images. Repeatable.",
+        help="Image for the user's first message, if the model accepts images. Repeatable.",
     ),
     mmproj_option,
 )
@@ -390,7 +390,7 @@ def take_drafts(given: dict[str, Any]) -> dict[str, str]:
 
 
 batch_options = options(
-    click.option("--batch", type=NamedPath(), metavar="FILE", help="File of prompts, one JSON object a line."),
+    click.option("--batch", type=NamedPath(), metavar="FILE", help="File of prompts, one JSON object per line."),
     click.option("--out", type=NamedPath(), help="With --batch: file for the results; a later run resumes."),
     click.option("--restart", is_flag=True, help="With --batch: discard the results in OUT and start over."),
     click.option("--slots", type=click.IntRange(min=1), help="With --batch: number of prompts to run at once."),

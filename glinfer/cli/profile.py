@@ -84,7 +84,7 @@ def profile_command(
     """Time every draw of one token of MODEL, and count the bytes that it reads and writes.
 
     Profiled runs, in which every draw is timed, alternate with plain runs, so that the times of draws can be compared
-    with the time of a token. Bytes read count each texel in use of an input once.
+    with the time of a token. The bytes read count each texel in use once.
 
     \b
     glinfer profile shakespeare --each

@@ -21,7 +21,7 @@ from glinfer.terminal import emit
 @click.argument("model", type=click.Path())
 @click.argument("text", required=False)
 @click.option("--out", type=click.Path(), help="Write the page to this .html file, and do not open it.")
-@click.option("--small", type=click.Path(), help="Write a folder that gives phones the tour of this smaller model.")
+@click.option("--small", type=click.Path(), help="Write a folder that shows phones the tour of this smaller model.")
 @opt.weights_option
 @opt.context_option
 @opt.gelu_option

@@ -52,8 +52,8 @@ def tune_command(model: str | None, weights: str, redo: bool, seconds: float, as
     prompt has 512 tokens, or fills a shorter context. The choice is saved in the cache folder for this renderer,
     driver, model shape and weight format; every later load uses it, and this command then shows it without a search.
     Tuning does not change results: a choice must compute the same logits as the simplest options. Without MODEL, Gab's
-    full shape is tuned with the random weights of 'glinfer demo'. A new choice for a GPU is timed beside the software
-    renderer, if there is one.
+    full shape is tuned with the random weights of 'glinfer demo'. A new choice for a GPU is also compared with the
+    software renderer, if there is one.
 
     \b
     glinfer tune shakespeare --weights f32,q8

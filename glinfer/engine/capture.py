@@ -81,7 +81,7 @@ class _Caller(Observer):
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
         if self._calling:
             raise InputError(
-                "a function given to watch or patch runs the model, which is in a run; run it after the block, "
+                "a function given to watch or patch calls the model during a run; call it after the block, "
                 "or load another model"
             )
         for point, number in session.plan.sites.get(spec.name, ()):

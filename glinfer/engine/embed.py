@@ -78,7 +78,7 @@ class EncodeEngine(Engine):
             found[run] = self.bound.read_interleaved(self._names, len(run))[:, : self.width]
             if not np.isfinite(found[run]).all():
                 raise NumbersError(
-                    "a vector has NaN or an infinity in it; expected finite numbers: the model's output is broken"
+                    "a vector contains NaN or infinity; expected finite numbers: the model's output is broken"
                 )
             done += len(run)
             yield done, len(texts)

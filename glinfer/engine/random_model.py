@@ -48,5 +48,5 @@ def demo_tokenizer(size: int = DEFAULT_SHAPE["vocab"]) -> BpeModel:
     learned = learn_bpe(topics.values(), size, _CONTROL)
     if len(learned.vocabulary) != size:
         nearest = len(learned.vocabulary)
-        raise InputError(f"a demo tokenizer of {size} entries is not possible; the nearest size is {nearest}")
+        raise InputError(f"cannot make a demo tokenizer with {size} entries; the nearest size is {nearest}")
     return learned

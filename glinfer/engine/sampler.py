@@ -374,7 +374,7 @@ def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
     outside = (ids < 0) | (ids >= vocab)
     if outside.any():
         found = int(ids[outside.argmax()])
-        raise InputError(f"token {found} in the history; expected ids from 0 to {vocab - 1}, as the logits have")
+        raise InputError(f"token {found} in the history; expected ids from 0 to {vocab - 1}, like the logits")
     return ids.astype(np.int64)
 
 

@@ -91,9 +91,7 @@ class ImageEngine(EncodeEngine):
         found = np.concatenate([session.read_interleaved(each, tokens)[:, :width] for each in names], axis=1)
         found = found.astype(np.float32)
         if not np.isfinite(found).all():
-            raise NumbersError(
-                "an image's row has NaN or an infinity in it; expected finite numbers: its model is broken"
-            )
+            raise NumbersError("an image's row contains NaN or infinity; expected finite numbers: its model is broken")
         return found
 
 

@@ -111,7 +111,7 @@ class _Egl:
                 display = get_platform_display(_EGL_PLATFORM_SURFACELESS, None, None)
             display = display or self.get_display(None)
         if not display or not self.initialize(display, None, None):
-            raise ContextError(f"EGL device {device.index} gives no display (EGL error {self._error()})")
+            raise ContextError(f"EGL device {device.index} provides no display (EGL error {self._error()})")
         self.displays[device.handle] = display
         return int(display)
 

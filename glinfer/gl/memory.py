@@ -49,7 +49,9 @@ def check_room(needed: int, what: str, advice: str) -> None:
         return
     available = available_bytes()
     if available is not None and needed > available:
-        raise PlanError(f"{what} of memory, and {bytes_text(available)} are free here; {advice} ({VARIABLE} overrules)")
+        raise PlanError(
+            f"{what} of memory, and {bytes_text(available)} are free here; {advice} ({VARIABLE} overrides this)"
+        )
 
 
 def _gigabytes(text: str) -> int:

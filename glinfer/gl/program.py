@@ -231,7 +231,7 @@ class Program(GLObject):
         found = {name for name, uniform in self._uniforms.items() if uniform.gl_type in GL_SAMPLERS}
         unbound = sorted(found.difference(samplers))
         if unbound:
-            raise PlanError(f"shader {self.shader} samples {unbound[0]!r}, to which nothing is bound")
+            raise PlanError(f"shader {self.shader} samples {unbound[0]!r}, which is bound to nothing")
         for unit, name in enumerate(samplers):
             if name not in found:
                 raise PlanError(f"shader {self.shader} reads no texture {name!r}")

@@ -82,13 +82,15 @@ class TimestampQueries(GLObject):
             about = function(f"glGetQueryiv{suffix}", None, c_uint32, c_uint32, c_void_p)
             self._clock = function("glGetInteger64v", None, c_uint32, c_void_p)
         except ContextError as error:
-            raise InputError(f"{device.renderer} takes no timestamps ({error}); time by fences") from None
+            raise InputError(f"{device.renderer} does not support timestamps ({error}); time by fences") from None
         device.activate()
         bits = c_int32()
         about(GL_TIMESTAMP, GL_QUERY_COUNTER_BITS, byref(bits))
         device.check("asking for the bits of a timestamp")
         if bits.value < 1:
-            raise InputError(f"{device.renderer} takes no timestamps (its counters have 0 bits); time by fences")
+            raise InputError(
+                f"{device.renderer} does not support timestamps (its counters have 0 bits); time by fences"
+            )
         self._mask = (1 << bits.value) - 1
         with self._making():
             self.gl = (c_uint32 * count)()
@@ -132,7 +134,7 @@ def _suffix(device: Device) -> str:
     if device.api == "desktop":
         return ""  # core in 3.3
     if DISJOINT_QUERIES not in device.extensions:
-        raise InputError(f"{device.renderer} takes no timestamps (it lacks {DISJOINT_QUERIES}); time by fences")
+        raise InputError(f"{device.renderer} does not support timestamps (it lacks {DISJOINT_QUERIES}); time by fences")
     return "EXT"
 
 

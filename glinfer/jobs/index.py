@@ -76,7 +76,7 @@ class LineIndex(Closing):
                 ).fetchone()
         key = next(line.key for line in self.form.read(self.source) if line.number == number)
         with at_line(self.source, number):
-            raise InputError(f"the id {short(key)} is that of line {first} too; {self.form.twins}")
+            raise InputError(f"the id {short(key)} is already on line {first}; {self.form.twins}")
 
     def finish(self, key: Key, digest: str) -> str:
         """Record the result of a line with this digest; returns the problem with it, or an empty text."""

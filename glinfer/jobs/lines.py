@@ -98,7 +98,7 @@ class LineForm(ABC):
                         yield self.parse(number, parse_object(data, self.example))
         if empty:
             raise InputError(
-                f"{shown(path)}: found no {self.noun} in it; expected a JSON object a line, such as {self.example}"
+                f"{shown(path)}: found no {self.noun} in it; expected one JSON object per line, such as {self.example}"
             )
 
 

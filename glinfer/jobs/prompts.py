@@ -54,7 +54,7 @@ class PromptForm(LineForm):
             if key not in _KEYS:
                 raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")
         if ("prompt" in found) == ("ids" in found):
-            raise InputError('expected either "prompt" (text) or "ids" (token ids) in it, and not both')
+            raise InputError('expected either "prompt" (text) or "ids" (token ids), and not both')
         prompt = text_of("prompt", found["prompt"]) if "prompt" in found else _ids("ids", found["ids"])
         if not prompt:
             raise InputError("the prompt is empty; expected at least one token")

@@ -41,7 +41,9 @@ def check_targets(source: AnyPath, out: Target, errors: Target | None = None) ->
             raise InputError(f"{shown(each.path)}: this is the input itself; expected another file for the results")
         each.check()
     if errors is not None and errors.is_same(out.path):
-        raise InputError(f"{shown(out.path)}: this is both for results and for errors; expected two files, or only one")
+        raise InputError(
+            f"{shown(out.path)}: this file is given for both results and errors; give two files, or only one"
+        )
 
 
 def read_finished(target: Target, index: LineIndex) -> FinishedLines:

@@ -64,7 +64,7 @@ class _Settings:
         except (TypeError, ValueError, OverflowError):
             found = np.empty(0)
         if found.shape != (count,) or not (np.isfinite(found) & (found > 0)).all():
-            raise InputError(f"rope scaling of type {self.kind!r}: {key} needs {count} numbers above 0, one a pair")
+            raise InputError(f"rope scaling of type {self.kind!r}: {key} needs {count} numbers above 0, one per pair")
         return found
 
     def original(self) -> float:

@@ -252,7 +252,8 @@ def check_access(access: Access, *, no_key: bool) -> None:
         raise InputError("found both an API key and --no-api-key; give one of them")
     if not access.keys and not no_key and not is_loopback(access.host):
         raise InputError(
-            f"--host {access.host} lets other machines in; give an --api-key (or GLINFER_API_KEY), or --no-api-key"
+            f"--host {access.host} is reachable from other machines; give an --api-key (or "
+            "GLINFER_API_KEY), or --no-api-key"
         )
 
 

@@ -219,7 +219,7 @@ def _call_form(served: Served) -> CallForm:
     """The call form of a model; StructureError if its template has no calls, or an unknown form."""
     chat = served.chat_form()
     if not chat.template_source:
-        raise StructureError(f"the chat template of {served.name} has no place for tools; leave them out")
+        raise StructureError(f"the chat template of {served.name} does not support tools; leave them out")
     form = tool_form(chat.template_source, served.tokenizer.control_tokens)
     tokens = chat.call_tokens if form == FORMS["gemma4"] else chat.channels
     if isinstance(form, MessageForm) and tokens is None:

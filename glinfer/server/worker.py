@@ -177,8 +177,8 @@ class Worker:
             self.metrics.rejected.labels("queue_full").inc()
             rounds = served.live // max(1, served.slots)  # each takes about a second
             raise ApiError(
-                f"{served.live} of {places} sequences run or wait, and {own} of yours, of which {most} may; "
-                "try again in a while",
+                f"{served.live} of {places} sequences are running or waiting, {own} of them yours; "
+                f"one client may have {most}; try again later",
                 status=429,
                 code="queue_full",
                 headers={"Retry-After": str(max(1, min(60, rounds)))},

@@ -30,8 +30,8 @@ from glinfer.text.templates import NO_KWARGS, OPEN, Check, JinjaTemplate, Messag
 from glinfer.text.tokenizer import Tokenizer, encodable
 
 _END_OF_TEXT = "<|endoftext|>"
-_NO_SYSTEM = "this model's chat form has no place for a system prompt; leave it out"
-_NO_TOOLS = "this model's chat form has no place for tools; leave them out"
+_NO_SYSTEM = "this model's chat form does not support a system prompt; leave it out"
+_NO_TOOLS = "this model's chat form does not support tools; leave them out"
 _NO_KWARGS = "this model's chat form has no template; leave its arguments out"
 _NOT_LAST = "the last message is not a text of the assistant's; to continue a message, put the assistant's last"
 _TOOL_FIELDS = frozenset({"tool_calls", "tool_call_id", "name", "thinking", "reasoning_content"})
@@ -397,7 +397,7 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
         else:
             texts.append(content)
     if not texts:
-        raise InputError("there is no message of a user; expected at least one")
+        raise InputError("there is no user message; expected at least one")
     return system, texts
 
 
@@ -424,7 +424,7 @@ def _role_and_content(place: int, message: Message, further: frozenset[str] = fr
         if not isinstance(message[name], str):
             raise InputError(f"the {name} of message {place} is {type(message[name]).__name__}; expected text")
     if others := given - {"role", "content"} - further:
-        raise InputError(f"message {place} has {quoted(min(map(str, others)))}; expected role and content alone")
+        raise InputError(f"message {place} has {quoted(min(map(str, others)))}; expected only role and content")
     return message["role"], message["content"]
 
 

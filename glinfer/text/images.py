@@ -361,7 +361,9 @@ def decoded(image: object) -> Image:
     if width * height > MAX_IMAGE_PIXELS or not width or not height:
         raise InputError(f"{label} has {width} × {height} pixels; expected 1 to {MAX_IMAGE_PIXELS} in all")
     if max(width, height) > MAX_IMAGE_RATIO * min(width, height):
-        raise InputError(f"{label} has {width} × {height} pixels; expected sides of a ratio up to {MAX_IMAGE_RATIO}")
+        raise InputError(
+            f"{label} has {width} × {height} pixels; expected an aspect ratio of at most {MAX_IMAGE_RATIO}"
+        )
     try:
         return ImageOps.exif_transpose(image).convert("RGB")
     except Exception as error:

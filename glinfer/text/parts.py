@@ -124,7 +124,7 @@ def _check_again(tokenizer: Tokenizer, values: Mapping[str, Any]) -> None:
     )
     if f"{_K}scores" in values and [*made] != [*remade]:
         raise InputError(
-            f"{tokenizer.path}: llama.cpp has no such tokenizer, as its merges do not follow from scores of tokens; "
+            f"{tokenizer.path}: llama.cpp has no such tokenizer, as its merges do not follow token scores; "
             "convert without it (--no-tokenizer)"
         )
     texts = [f"a {entry['content']} \n{entry['content']}b" for entry in own["added_tokens"]]

@@ -278,7 +278,7 @@ class Tokenizer:
         if index < 0 or (index >= self.vocab_size and isinstance(self._source, _Merges)):
             raise InputError(
                 f"token {index} is outside the vocabulary; expected 0 to {self.vocab_size - 1}; "
-                "the tokens may be another tokenizer's"
+                "the tokens may come from another tokenizer"
             )
         return self._source.pieces.get(index, b"")
 

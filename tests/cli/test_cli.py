@@ -389,5 +389,5 @@ class TestDemo:
             assert len(model.vocabulary) == size
             assert (b"<|assistant|>" in model.vocabulary) == (size >= 286)
         for size in (255, 10**6):
-            with pytest.raises(InputError, match=f"a demo tokenizer of {size} entries is not possible"):
+            with pytest.raises(InputError, match=f"cannot make a demo tokenizer with {size} entries"):
                 demo_tokenizer(size)

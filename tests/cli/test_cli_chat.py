@@ -161,7 +161,7 @@ def test_slash_commands_good_and_bad_answer_on_one_line(small: Path, chat: Any, 
         "/max-tokens 0": "max_tokens is 0; expected a whole number of at least 1",
         "/max-tokens x": "max_tokens is 'x'; expected a whole number",
         "/seed -1": "seed is -1; expected a whole number",
-        "/system Be kind.": "this model's chat form has no place for a system prompt",
+        "/system Be kind.": "this model's chat form does not support a system prompt",
         "/regen": "there is no reply yet; send a message first",
         "/continue": "there is no reply yet; send a message first",
         "/save": "/save needs a file name",
@@ -281,7 +281,7 @@ def test_a_file_that_is_no_talk_is_one_line_and_changes_nothing(
         '{"format": "glinfer-chat", "messages": 5}': "this is not a conversation saved by /save",
         '{"format": "glinfer-chat", "messages": [5]}': "message 0 is int; expected a mapping",
         f'{{"format": "glinfer-chat", "messages": [{said}]}}': "the last message is the user's",
-        f'{{"format": "glinfer-chat", "messages": [{system}, {said}, {reply}]}}': "no place for a system prompt",
+        f'{{"format": "glinfer-chat", "messages": [{system}, {said}, {reply}]}}': "does not support a system prompt",
     }
     files = [tmp_path / f"bad{number}.json" for number in range(len(bad))]
     for file, content in zip(files, bad, strict=True):

@@ -128,8 +128,8 @@ def test_thoughts_of_a_template_come_apart_too(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[Any, str]] = [
-    ([], "there is no message of a user; expected at least one"),
-    ([SYSTEM], "there is no message of a user"),
+    ([], "there is no user message; expected at least one"),
+    ([SYSTEM], "there is no user message"),
     ("", "the message is empty"),
     (None, "messages is NoneType; expected text, or a list of role and content"),
     (b"hi", "messages is bytes; expected text"),
@@ -142,9 +142,9 @@ REFUSED: list[tuple[Any, str]] = [
     ([*HELLO, *HELLO], "message 1 has the role 'user'; expected assistant there"),
     ([*HELLO, SYSTEM], "message 1 has the role 'system'; expected assistant there"),
     (TALK[:2], "the last message is the assistant's; expected the user's, to reply to"),
-    ([{**HELLO[0], "tool_calls": []}], "message 0 has 'tool_calls'; expected role and content alone"),
+    ([{**HELLO[0], "tool_calls": []}], "message 0 has 'tool_calls'; expected only role and content"),
     ([{"role": "user", "content": "a\ud800"}], "half a surrogate pair"),
-    ([SYSTEM, *HELLO], "this model's chat form has no place for a system prompt"),
+    ([SYSTEM, *HELLO], "this model's chat form does not support a system prompt"),
     ("ab" * 40, "the message takes .* tokens and 1 are reserved for the reply, but the context holds 64; shorten"),
     ([*TALK[:2], {"role": "user", "content": "a" * 55}], "the messages take .* the context holds 64; leave the old"),
 ]
@@ -286,7 +286,7 @@ class TestSession:
 
     def test_settings_that_the_form_does_not_know_are_refused(self, model: Model) -> None:
         session = model.chat_session()
-        with pytest.raises(InputError, match="no place for a system prompt"):
+        with pytest.raises(InputError, match="does not support a system prompt"):
             session.set_system("Be kind.")
         with pytest.raises(InputError, match="the system prompt is int"):
             model.chat_session(system=5)  # type: ignore[arg-type]

@@ -137,7 +137,7 @@ def test_a_model_that_continues_texts_embeds_none(shared_gab: Model) -> None:
 def test_broken_numbers_are_told(folder: Path) -> None:
     with glinfer.load(folder) as model:
         model.bound.texture("h.1.attn.norm").fill(np.nan)
-        with pytest.raises(NumbersError, match="a vector has NaN or an infinity in it"):
+        with pytest.raises(NumbersError, match="a vector contains NaN or infinity"):
             model.embed(["cat"])
 
 

@@ -143,7 +143,7 @@ def bytes_of(image: Image.Image, form: str = "PNG") -> bytes:
         ([{"type": "image_url", "image_url": {"url": "https://a.b/c.png"}}], "nothing is fetched"),
         ([{"type": "image_url", "image_url": {"url": "data:image/png;base64,?"}}], "base64 is damaged"),
         ([{"type": "image", "image": Image.new("1", (8000, 7000))}], f"1 to {MAX_IMAGE_PIXELS}"),
-        ([{"type": "image", "image": Image.new("1", (1, 80))}], "a ratio up to"),
+        ([{"type": "image", "image": Image.new("1", (1, 80))}], "an aspect ratio of at most"),
         ([{"type": "image", "image": picture()}] * (MAX_IMAGES + 1), f"at most {MAX_IMAGES}"),
         ([{"type": "text"}], "part 0 of message 0"),
     ],

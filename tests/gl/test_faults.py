@@ -211,7 +211,7 @@ def test_what_does_not_fit_the_memory_is_refused_in_one_line(system: Path) -> No
         memory.check_room(2_500_000 * 1024 + 1, "it takes 2.6 GB", "take less")
     assert (
         one_line(caught.value)
-        == "it takes 2.6 GB of memory, and 2.6 GB are free here; take less (GLINFER_MEMORY overrules)"
+        == "it takes 2.6 GB of memory, and 2.6 GB are free here; take less (GLINFER_MEMORY overrides this)"
     )
     (system / "proc" / "meminfo").write_text(MEMINFO.replace("2000000", "0").replace("500000", "0"))
     memory.check_room(memory.MIN_CHECKED_BYTES - 1, "it takes little", "take less")

@@ -245,7 +245,7 @@ def test_a_log_without_a_place_is_told_whole_in_one_line(log: str, said: str) ->
 def test_samplers_that_the_shader_has_not_or_that_nothing_is_bound_to_are_refused(device: Device) -> None:
     for shader, defines, samplers, message in (
         ("copy", {"COLS": 5}, ["x", "extra"], "copy reads no texture 'extra'"),
-        ("copy", {"COLS": 5}, [], "copy samples 'x', to which nothing is bound"),
+        ("copy", {"COLS": 5}, [], "copy samples 'x', which is bound to nothing"),
         (
             "linear",
             {"IN": 2, "OUT": 2, "ACTIVATION": 0},

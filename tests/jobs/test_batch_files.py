@@ -143,7 +143,7 @@ class TestPrompts:
         (b'{"prompt": "x", "seed": ' + b"9" * 5000 + b"}", "this JSON is too large to parse"),
         (["x"], 'found ["x"]; expected a JSON object, such as {"prompt": "Once upon a time"}'),
         ("x" * 1000, "...; expected a JSON object"),
-        ({}, 'expected either "prompt" (text) or "ids" (token ids) in it, and not both'),
+        ({}, 'expected either "prompt" (text) or "ids" (token ids), and not both'),
         ({"prompt": "x", "ids": [1]}, 'expected either "prompt"'),
         ({"prompt": 5}, "prompt is 5; expected text"),
         (b'{"prompt": "a\\ud800"}', "prompt has half a surrogate pair (U+D800) at character 1"),
@@ -155,7 +155,7 @@ class TestPrompts:
         ({"prompt": "x", "id": 1.0}, "id is 1.0; expected text or a whole number"),
         ({"prompt": "x", "id": True}, "id is true; expected text or a whole number"),
         (b'{"prompt": "x", "id": "\\udfff"}', "id has half a surrogate pair"),
-        ({"prompt": "x", "id": "first"}, 'the id "first" is that of line 1 too'),
+        ({"prompt": "x", "id": "first"}, 'the id "first" is already on line 1'),
         ({"prompt": "x", "Temperature": 1}, 'unknown key "Temperature"; known: prompt, ids, id, max_tokens, temp'),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected a whole number of at least 1"),
         ({"prompt": "x", "max_tokens": 2.0}, "max_tokens is 2.0"),
@@ -184,11 +184,11 @@ class TestPrompts:
             assert said.startswith(f"{path}:2: ")
             assert words in said
             assert len(said) < len(str(path)) + 300
-        with pytest.raises(InputError, match=r":2: the id 2 is that of line 1 too; .*has its number for an id"):
+        with pytest.raises(InputError, match=r":2: the id 2 is already on line 1; .*has its number for an id"):
             read(tmp_path, {"prompt": "x", "id": 2}, {"prompt": "y"})
 
     def test_no_prompt_no_file_at_all_and_no_end_of_a_line(self, tmp_path: Path) -> None:
-        words = r"prompts\.jsonl: found no prompt in it; expected a JSON object a line"
+        words = r"prompts\.jsonl: found no prompt in it; expected one JSON object per line"
         for lines in ([], [b"", b"  ", b"\t"]):
             with pytest.raises(InputError, match=words):
                 read(tmp_path, *lines)

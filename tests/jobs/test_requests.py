@@ -75,7 +75,7 @@ BROKEN = [
     (request(7), "custom_id is 7; expected text"),
     (request(""), "custom_id is empty; expected text that no other line has"),
     (b'{"custom_id": "\\ud800", "method": "POST", "url": "/v1/completions", "body": {}}', "half a surrogate pair"),
-    (request("first"), 'the id "first" is that of line 1 too; expected ids that differ'),
+    (request("first"), 'the id "first" is already on line 1; expected ids that differ'),
     (request(method="post"), 'method is "post"; expected "POST"'),
     (request(url="/v1/nonsense"), 'url is "/v1/nonsense"; expected one of /v1/chat/completions, /v1/completions'),
     (request(url="/v1/models"), 'url is "/v1/models"; expected one of'),
@@ -105,7 +105,7 @@ class TestLines:
             assert words in said
             assert len(said) < len(str(source)) + 400
             assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"], words
-        with pytest.raises(InputError, match=r"in\.jsonl: found no request in it; expected a JSON object a line"):
+        with pytest.raises(InputError, match=r"in\.jsonl: found no request in it; expected one JSON object per line"):
             run(write_lines(tmp_path / "in.jsonl", b"", b" "), tmp_path / "out.jsonl")
 
     def test_a_line_and_its_result_hash_what_determines_it(self) -> None:
@@ -229,7 +229,7 @@ class TestRestart:
         for given in ({"out": source}, {"out": out, "errors": source}):
             with pytest.raises(InputError, match="this is the input itself"):
                 run(source, **given)
-        with pytest.raises(InputError, match="this is both for results and for errors"):
+        with pytest.raises(InputError, match="this file is given for both results and errors"):
             run(source, out, errors=out)
         assert not out.exists()
 

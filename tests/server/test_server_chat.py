@@ -138,7 +138,7 @@ def test_a_penalty_makes_an_answer_repeat_less(client: openai.OpenAI) -> None:
 
 BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"messages": [{"role": "assistant", "content": "x"}]}, "messages", "expected system or user"),
-    ({"messages": [{"role": "system", "content": "x"}, *HELLO]}, "messages", "no place for a system prompt"),
+    ({"messages": [{"role": "system", "content": "x"}, *HELLO]}, "messages", "does not support a system prompt"),
     ({"messages": [{"role": "user", "content": "x" * 100}]}, "prompt", "tokens.*context of speaker holds 64"),
     ({"chat_template": "{{ 1 }}"}, "chat_template", "not supported"),
     ({"chat_template_kwargs": {"x": 1}}, "chat_template_kwargs", "has no template"),

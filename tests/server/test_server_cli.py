@@ -27,7 +27,7 @@ EXTRA = dict.fromkeys(
 
 REFUSED: list[tuple[list[str], str]] = [
     (["nothing.gab"], "glinfer: nothing.gab: "),
-    (["small.gab", "--host", "0.0.0.0"], "glinfer: --host 0.0.0.0 lets other machines in; give an --api-key"),
+    (["small.gab", "--host", "0.0.0.0"], "glinfer: --host 0.0.0.0 is reachable from other machines; give an --api-key"),
     (["small.gab", "--api-key", "x", "--no-api-key"], "glinfer: found both an API key and --no-api-key"),
     (["a=small.gab", "a=small.gab"], "glinfer: found two models with the name a; rename one with NAME=MODEL"),
     (["small.gab", "--host", "203.0.113.1", "--api-key", "x"], "glinfer: cannot serve on 203.0.113.1, port 0: "),

@@ -202,7 +202,7 @@ BAD_RESPONSES: list[tuple[dict[str, Any], str]] = [
     ({"text": {"format": {"type": "text", "schema": {}}}}, "exactly if its type is json_schema"),
     ({"text": {"format": {"type": "sound"}}}, "found 'sound'"),
     ({"tool_choice": "required"}, "but the request has no tools; send them"),
-    ({"tool_choice": "required", "tools": [{"type": "function", "name": "now"}]}, "has no place for tools"),
+    ({"tool_choice": "required", "tools": [{"type": "function", "name": "now"}]}, "does not support tools"),
     ({"tools": [{"type": "function", "name": "what now"}]}, "tools.0.function.name: found 'what now'"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "none are kept"),
     ({"input": [{"role": "user"}]}, "lacks role or content"),
@@ -211,7 +211,7 @@ BAD_RESPONSES: list[tuple[dict[str, Any], str]] = [
     ({"input": [{"type": "function_call_output", "output": "x"}]}, "lacks call_id or output"),
     ({"input": [{"type": "computer_call"}]}, "computer_call"),
     ({"input": []}, "at least 1"),
-    ({"instructions": "Be kind."}, "no place for a system prompt"),
+    ({"instructions": "Be kind."}, "does not support a system prompt"),
 ]
 
 

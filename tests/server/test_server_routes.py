@@ -168,7 +168,7 @@ class TestPage:
 class TestAccess:
     def test_others_are_let_in_on_purpose_only(self) -> None:
         for host in ("0.0.0.0", "192.168.1.1", "::", "example.org"):
-            with pytest.raises(InputError, match="lets other machines in; give an --api-key"):
+            with pytest.raises(InputError, match="is reachable from other machines; give an --api-key"):
                 check_access(Access(host), no_key=False)
             check_access(Access(host), no_key=True)
             check_access(Access(host, ("key",)), no_key=False)

@@ -351,7 +351,7 @@ def test_calls_of_mistral(tmp_path: Path, no_processes: None) -> None:
 WRONG = {"name": "a", "arguments": "["}
 STRICT = {"name": "a", "parameters": {"not": {}}, "strict": True}
 BAD: list[tuple[Any, str, str]] = [
-    ({"model": "other"}, "tools", "no place for tools"),
+    ({"model": "other"}, "tools", "does not support tools"),
     ({"tools": [TOOLS[0], TOOLS[0]]}, "tools", "same name"),
     ({"tools": [{"type": "function"}]}, "tools", "missing"),
     ({"tools": [{"type": "function", "function": {"name": "a b"}}]}, "tools", "a b"),

@@ -98,7 +98,7 @@ def test_mistakes_are_one_line_and_leave_nothing(dev: Device) -> None:
         (draw(PLAIN, {"z": x}), ShaderError),
         (draw(PLAIN, {"x": x, "z": x}), "draw: shader pass reads no texture 'z'"),
         (draw(PLAIN.replace("x;", "x, z;", 1).replace("y =", "y = texelFetch(z, at, 0) +")), "draw: shader pass "
-         "samples 'z', to which nothing is bound"),
+         "samples 'z', which is bound to nothing"),
         (draw(PLAIN, {"x": ids}), "draw: shader pass: x is a sampler2D; its tensor needs isampler2D"),
         (draw(PLAIN, {"x": x, "X": x}), "draw: found the input 'x'; expected names of samplers that differ in more "
          "than case"),

@@ -149,7 +149,10 @@ def test_bad_scalings_are_refused() -> None:
         ({"type": "linear", "factor": 10**400}, "expected a number above 0"),
         ({"type": "dynamic", "factor": 2}, "'dynamic' has no 'original_max_position_embeddings'; add it"),
         ({"type": "llama3", **LLAMA3, "low_freq_factor": 4}, "low_freq_factor 4 and high_freq_factor 4; expected the"),
-        ({"type": "longrope", **YARN, "short_factor": [1.0, 2.0]}, "short_factor needs 4 numbers above 0, one a pair"),
+        (
+            {"type": "longrope", **YARN, "short_factor": [1.0, 2.0]},
+            "short_factor needs 4 numbers above 0, one per pair",
+        ),
         (
             {"type": "longrope", "factor": 2, "original_max_position_embeddings": 1, **ones},
             "rope scaling of type 'longrope': its settings give no numbers; expected those of the model",

@@ -593,7 +593,7 @@ class TestFindChat:
         tokenizer = put(tmp_path, library)
         config = llama(tokenizer.vocab_size)
         assert isinstance(find_chat(tmp_path, tokenizer, config), ChatTemplate)
-        with pytest.raises(InputError, match="no place for a system prompt"):
+        with pytest.raises(InputError, match="does not support a system prompt"):
             find_chat(tmp_path, tokenizer, config, system="Be kind.")
 
     def test_a_model_with_neither_is_one_line(self, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ class TestGguf:
         values = json.loads((folder / "tokenizer.json").read_text("utf-8"))
         del values["model"]["merges"][5]
         (folder / "tokenizer.json").write_text(json.dumps(values), "utf-8")
-        with pytest.raises(InputError, match="its merges do not follow from scores"):
+        with pytest.raises(InputError, match="its merges do not follow token scores"):
             gguf_metadata(text_parts(folder / "m.safetensors", None, config), config.vocab_size)
 
     def test_published_forms_of_tokenizers_go_into_a_gguf_file(self, tmp_path: Path) -> None:

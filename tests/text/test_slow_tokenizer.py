@@ -254,7 +254,7 @@ class TestWordPiece:
             with pytest.raises(FormatError, match=rf"found no token '\[{token}\]'; expected a vocabulary of WordPiece"):
                 Tokenizer.from_file(vocabulary(tmp_path, lines))
         (tmp_path / "vocab.txt").write_bytes(b"[UNK]\n\xff\xfe")
-        with pytest.raises(FormatError, match="byte 6 is not UTF-8; expected one token a line"):
+        with pytest.raises(FormatError, match="byte 6 is not UTF-8; expected one token per line"):
             Tokenizer.from_file(tmp_path / "vocab.txt")
 
 

@@ -58,7 +58,7 @@ export class Chooser {
     file.addEventListener("change", () => file.files.length && this.choose({ gguf: [...file.files] }));
     const address = element("input", { type: "text", id: "address", placeholder: "https://huggingface.co/…/model.gguf", autocomplete: "off", spellcheck: false });
     const form = element("form", { id: "address-form", className: "row" });
-    form.append(element("label", {}, "Or the address of one ", address), element("button", { type: "submit", textContent: "Look" }));
+    form.append(element("label", {}, "Or enter the address of one ", address), element("button", { type: "submit", textContent: "Look" }));
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       if (address.value.trim()) this.choose({ gguf: address.value });
@@ -67,7 +67,7 @@ export class Chooser {
     this.found = element("div", { id: "found", className: "row" });
     this.found.setAttribute("role", "status");
     const zone = element("label", { id: "zone", htmlFor: "file" }, element("strong", { textContent: "Drop a GGUF file here" }), " (all parts of it, if it has several), or choose from this computer: ", file);
-    const hint = "The model runs on this computer, inside this page. The file is read here and sent nowhere. Browsers do not say how much graphics memory is free.";
+    const hint = "The model runs on this computer, inside this page. The file is read here and sent nowhere. Browsers do not report how much graphics memory is free.";
     this.section = element("section", { id: "drop" }, this.kept, zone, form, this.found, element("p", { className: "hint", textContent: hint }), this.table(shapes));
     this.section.setAttribute("aria-label", "Choose a model");
     document.head.append(element("link", { rel: "stylesheet", href: "drop/drop.css" }));

@@ -85,7 +85,7 @@ class RemoteFile {
     const [, total] = /\/(\d+)$/.exec(response.headers.get("Content-Range") ?? "") ?? [];
     await response.body?.cancel();
     this.bytes = Number(total ?? (await this.length()));
-    if (!this.bytes) throw new GlinferError(`${this.name}: its server does not say how long it is; ${BY_HAND}`);
+    if (!this.bytes) throw new GlinferError(`${this.name}: its server does not report its size; ${BY_HAND}`);
     this.version = `${this.address.href} ${this.bytes} ${response.headers.get("ETag") ?? response.headers.get("Last-Modified")}`;
     return this;
   }
@@ -127,7 +127,7 @@ class RemoteFile {
         const response = await this.ask(`bytes=${begin}-${end - 1}`);
         const bytes = new Uint8Array(await response.arrayBuffer().catch(() => new ArrayBuffer(0)));
         if (bytes.length === end - begin) return bytes;
-        throw new PassingError(`${this.name} could not be loaded: the connection broke; try again`);
+        throw new PassingError(`${this.name} could not be loaded: the connection was lost; try again`);
       } catch (error) {
         if (!(error instanceof PassingError) || wait === null) throw error;
         await new Promise((resolve) => setTimeout(resolve, wait));
@@ -141,9 +141,9 @@ class RemoteFile {
     if (status === 206) return response;
     await response.body?.cancel();
     const failed = `${this.name} could not be loaded: `;
-    if (response.ok) throw new GlinferError(`${failed}the server gives no parts of files; ${BY_HAND}`);
+    if (response.ok) throw new GlinferError(`${failed}the server does not support range requests; ${BY_HAND}`);
     if (PASSING.includes(status)) throw new PassingError(`${failed}the server answered ${status}; try again later`);
-    if (status === 401 || status === 403) throw new GlinferError(`${failed}the server answered ${status}, as files do that need a login, or are not there; ${BY_HAND}`);
+    if (status === 401 || status === 403) throw new GlinferError(`${failed}the server answered ${status}: the file needs a login, or does not exist; ${BY_HAND}`);
     throw new GlinferError(`${failed}the server answered ${status}; check the address`);
   }
 

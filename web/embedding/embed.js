@@ -231,7 +231,7 @@ export class EmbeddingModel {
         return from[4 * (y * width + x) + channel];
       });
       if (!vector.every(Number.isFinite)) {
-        throw new GlinferError("a vector has NaN or an infinity in it; expected finite numbers: the model's output is broken");
+        throw new GlinferError("a vector contains NaN or infinity; expected finite numbers: the model's output is broken");
       }
       return vector;
     });

@@ -60,7 +60,7 @@ export class GabForm {
   }
 
   prompt(turns, newest, system = "") {
-    if (system) throw new GlinferError("this model's chat form has no place for a system prompt; leave it out");
+    if (system) throw new GlinferError("this model's chat form does not support a system prompt; leave it out");
     return [...turns.flatMap((turn) => [...this.opening(turn.ids), ...this.replyOf(turn), this.end]), ...this.opening(newest.ids)];
   }
 
@@ -192,7 +192,7 @@ function checkMessages(messages) {
     else if (role === expected) texts.push(content);
     else throw new GlinferError(`message ${place} has the role ${JSON.stringify(role)}; expected ${place ? expected : "system or user"} there`);
   }
-  if (!texts.length) throw new GlinferError("there is no message of a user; expected at least one");
+  if (!texts.length) throw new GlinferError("there is no user message; expected at least one");
   if (texts.length % 2 === 0) throw new GlinferError("the last message is the assistant's; expected the user's, to reply to");
   return { system, texts };
 }

@@ -27,7 +27,7 @@ export function shown(value) {
  */
 export function checkOptions(given, known) {
   const unknown = Object.keys(given).find((name) => !known.includes(name));
-  if (unknown) throw new GlinferError(`there is no option ${unknown}; expected some of ${known.join(", ")}`);
+  if (unknown) throw new GlinferError(`unknown option ${unknown}; known: ${known.join(", ")}`);
 }
 
 /**

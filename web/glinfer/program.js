@@ -182,7 +182,7 @@ export class Program {
         continue;
       }
       const unit = spec.samplers.indexOf(name);
-      if (unit < 0) throw new GlinferError(`shader ${spec.fragment} samples ${name}, to which nothing is bound`);
+      if (unit < 0) throw new GlinferError(`shader ${spec.fragment} samples ${name}, which is bound to nothing`);
       gl.uniform1i(location, unit);
       this.samplers.set(name, location);
     }

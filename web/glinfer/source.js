@@ -158,7 +158,7 @@ class FetchedParts {
       throw this.changed();
     }
     const bytes = new Uint8Array(await response.arrayBuffer().catch(() => new ArrayBuffer(0)));
-    if (bytes.length !== length) throw this.broken("the connection broke");
+    if (bytes.length !== length) throw this.broken("the connection was lost");
     return bytes;
   }
 
@@ -181,7 +181,7 @@ async function* piecesOf(open, path) {
   try {
     for (;;) {
       const { done, value } = await reader.read().catch(() => {
-        throw new GlinferError(`${path} could not be loaded: the connection broke; check it, and try again`);
+        throw new GlinferError(`${path} could not be loaded: the connection was lost; check it, and try again`);
       });
       if (done) return;
       yield value;

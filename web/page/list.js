@@ -40,7 +40,7 @@ export function showList(kept, handlers) {
   $("delete-all").hidden = kept.list.length === 0;
   $("kept-hint").textContent = kept.lasts
     ? "Stored only in this browser, until you delete them."
-    : "This browser stores nothing for this page: they are lost when it is closed.";
+    : "This browser stores nothing for this page: closing it deletes the conversations.";
   if (had && !$("kept").contains(document.activeElement)) $("kept-title").focus();
 }
 

@@ -85,7 +85,7 @@ class SearchPage {
     this.shared.plan = plan;
     document.title = `${name} – glinfer`;
     $("about").textContent =
-      `Search your texts by meaning. The model, ${name}, runs on this computer, inside this page; nothing leaves it.`;
+      `Search your texts by meaning. The model, ${name}, runs on this computer, inside this page; your texts stay here.`;
     $("facts").textContent =
       `${name} has ${(parameters / 1e6).toFixed(1)} million numbers (parameters), stored as ${weights}, and runs with WebGL2.`;
   }

@@ -3,7 +3,7 @@
 import { GlinferError } from "../glinfer/errors.js";
 
 const GONE = "the server does not answer; check that 'glinfer serve' is running, and try again";
-const BROKE = "the connection to the server broke; check that 'glinfer serve' is running, and send the message again";
+const BROKE = "the connection to the server was lost; check that 'glinfer serve' is running, and send the message again";
 
 /** What the server has refused, with its status and code. */
 export class ServerError extends GlinferError {

@@ -62,8 +62,8 @@ test("what goes wrong is one sentence", async (t) => {
     [inside, ServerError, /^no place$/],
     [strange, ServerError, /the server answered 502/],
     [gone, GlinferError, /does not answer/],
-    [broken, GlinferError, /connection to the server broke/],
-    [short, GlinferError, /connection to the server broke/],
+    [broken, GlinferError, /connection to the server was lost/],
+    [short, GlinferError, /connection to the server was lost/],
   ]) {
     t.mock.method(globalThis, "fetch", async () => answer());
     await assert.rejects(all(new Client("http://localhost:1/").stream("x", {})), (found) => {

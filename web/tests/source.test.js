@@ -31,7 +31,7 @@ test("a file that is gone, a lost connection and a stream that breaks are told",
   for (const [answer, message] of [
     [gone, /some\/file could not be loaded: the server answered 404/],
     [lost, /some\/file could not be loaded; check the connection/],
-    [broken, /some\/file could not be loaded: the connection broke/],
+    [broken, /some\/file could not be loaded: the connection was lost/],
   ]) {
     await assert.rejects(piecesOf(t, answer), (error) => error instanceof GlinferError && message.test(error.message));
     t.mock.restoreAll();
@@ -98,7 +98,7 @@ test("parts of another file, and parts that are cut short, are refused", async (
   for (const [change, message] of [
     [renamed, /some\/file is not the file that plan\.json was written with/],
     [longer, /some\/file is not the file that plan\.json was written with/],
-    [cut, /some\/file could not be loaded: the connection broke/],
+    [cut, /some\/file could not be loaded: the connection was lost/],
     [gone, /some\/file could not be loaded: the server answered 404/],
   ]) {
     serving(t, BYTES, { change });

@@ -140,7 +140,7 @@ test("a conversation that is given as messages has the same prompt", () => {
   assert.deepEqual(given.restore(messages), { system: "", message: "d" });
   assert.deepEqual(given.prompt("d", 1, { drop: false }), ids);
   assert.throws(() => given.prompt("d", 995, { drop: false }), /the messages take 11 tokens .* leave the oldest ones out/);
-  assert.throws(() => given.prompt("d", 1, { system: "Be kind." }), /no place for a system prompt/);
+  assert.throws(() => given.prompt("d", 1, { system: "Be kind." }), /does not support a system prompt/);
   for (const bad of [[], [{ role: "assistant", content: "a" }], messages.slice(0, 2), [{ role: "user" }], 5]) {
     assert.throws(() => given.restore(bad), GlinferError);
   }

@@ -249,7 +249,7 @@ class Tour {
       parts.push(`Plan ${name}: ${checked.textures} textures, ${checked.bytes.toLocaleString("en")} bytes, ${told}.`);
     }
     const { numbers, wrong } = checkDraws(this.recordings[this.main], (id) => this.word(id));
-    parts.push(wrong ? `The first wrong draw is ${titleOf(this.recordings[this.main].plan.draws[wrong.draw])}.` : `${numbers.toLocaleString("en")} numbers of the draws agree with float64.`);
+    parts.push(wrong ? `The first wrong draw is ${titleOf(this.recordings[this.main].plan.draws[wrong.draw])}.` : `${numbers.toLocaleString("en")} numbers from the draws agree with float64.`);
     return parts.join(" ");
   }
 

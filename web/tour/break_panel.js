@@ -29,12 +29,12 @@ export class BreakPanel {
     const options = [null, ...bugs].map((bug) => {
       const input = element("input", { type: "radio", name: "bug", value: bug?.id ?? "", checked: !bug, autocomplete: "off" });
       input.addEventListener("change", () => this.actions.alone(() => this.choose(bug)));
-      return element("label", {}, input, element("span", { textContent: bug?.title ?? "As it is" }));
+      return element("label", {}, input, element("span", { textContent: bug?.title ?? "No bug" }));
     });
     this.list.replaceChildren(element("legend", { className: "unseen", textContent: "A bug" }), ...options);
     $("break").replaceChildren(
       element("h2", { id: "break-title", textContent: "Break it" }),
-      element("p", { textContent: "Typical bugs of graphics code. Each is planted into the running plan, so that everything above shows the broken run. Text alone rarely gives a bug away; a check does." }),
+      element("p", { textContent: "Typical graphics bugs. Each is planted into the running plan, so everything above shows the broken run. The text alone rarely reveals a bug; a check does." }),
       this.list,
       this.result,
     );
@@ -63,7 +63,7 @@ export class BreakPanel {
       if (bug) this.planted = { bug, undo: bug.plant(this.model.replay) };
       const recording = await this.actions.record();
       if (bug) await this.tell(bug, recording);
-      else this.result.replaceChildren(element("p", { textContent: "The bug is out; everything is as it was." }));
+      else this.result.replaceChildren(element("p", { textContent: "The bug is removed; everything is as before." }));
     } finally {
       this.list.disabled = false;
       this.list.querySelector("input:checked").focus({ preventScroll: true });
@@ -83,9 +83,9 @@ export class BreakPanel {
     const lines = [
       ["The text", same ? `does not change: ${text(words)}` : `becomes ${text(words)} instead of ${text(this.healthy.words)}`, null],
       ["The pictures", different < 0 ? "do not change" : "change from here on: ", different],
-      ["OpenGL's errors", failed < 0 ? "none, so this check does not notice it" : `notice it: ${recording.steps[failed].error} in `, failed],
-      ["Weights, bit for bit", report.ok ? "identical, so this check does not notice it" : `notice it: ${report.different[0].name} differs`, null],
-      ["Each draw in float64", wrong ? "notices it; the first wrong draw is " : `${numbers.toLocaleString("en")} numbers agree, so this check does not notice it`, wrong?.draw ?? -1],
+      ["OpenGL's errors", failed < 0 ? "none, so this check does not find it" : `find it: ${recording.steps[failed].error} in `, failed],
+      ["Weights, bit for bit", report.ok ? "identical, so this check does not find it" : `find it: ${report.different[0].name} differs`, null],
+      ["Each draw in float64", wrong ? "finds it; the first wrong draw is " : `${numbers.toLocaleString("en")} numbers agree, so this check does not find it`, wrong?.draw ?? -1],
     ];
     const rows = lines.map(([name, value, draw]) => {
       const { draws } = recording.plan;

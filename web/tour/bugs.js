@@ -56,7 +56,7 @@ const BUGS = [
   {
     id: "feedback",
     title: "Feedback loop",
-    text: "A draw samples the texture that it paints into. OpenGL leaves open what happens; WebGL drops the draw and records an error.",
+    text: "A draw samples the texture that it paints into. OpenGL leaves the result undefined; WebGL drops the draw and records an error.",
     draw: "h.1.mlp.fc_in",
     plant: (replay) => {
       const { index } = drawOf(replay, "h.1.mlp.fc_in");
@@ -100,7 +100,7 @@ const BUGS = [
   {
     id: "transpose",
     title: "Missing transpose",
-    text: "A square matrix with rows and columns swapped fits everywhere. No error, and the text still reads well.",
+    text: "A square matrix still fits when its rows and columns are swapped. There is no error, and the text still reads well.",
     draw: "h.5.attn.v_proj",
     plant: (replay) => {
       const texture = weightOf(replay, "h.5.attn.v_proj");
@@ -113,7 +113,7 @@ const BUGS = [
   {
     id: "ping-pong",
     title: "No ping-pong",
-    text: "Heads are gathered in one texture instead of two that take turns, so each copy reads its own target. Only the first head gets through.",
+    text: "Heads are gathered in one texture instead of two alternating ones, so each copy reads its own target. Only the first head gets through.",
     draw: "h.0.attn.head.1.joined",
     plant: (replay) => {
       const [one, other] = ["joined.a", "joined.b"].map((name) => replay.plan.textures.findIndex((texture) => texture.name === name));
@@ -128,7 +128,7 @@ const BUGS = [
   {
     id: "mask",
     title: "−1e9 mask in half floats",
-    text: "The mask of −1,000,000,000 is beyond half floats, whose end is 65,504, and becomes −∞. Softmax bears one −∞, but a row of nothing else gives NaN.",
+    text: "The mask −1,000,000,000 exceeds the half-float limit, 65,504, and becomes −∞. Softmax tolerates one −∞, but a row with nothing else gives NaN.",
     draw: "h.0.attn.head.0.scores",
     plant: (replay) =>
       reshaded(replay, "attn.scores", (text) =>

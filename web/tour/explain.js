@@ -99,7 +99,7 @@ const SHADERS = {
     const normal = (x[col] - mean) * factor;
     const [weight, bias] = [read("weight", 0, col), read("bias", 0, col)];
     return {
-      words: `The row has the mean ${mean.toPrecision(4)} and the spread ${(1 / factor).toPrecision(4)}. The number loses the mean, is divided by the spread, stretched by the weight and shifted by the bias.`,
+      words: `The row has the mean ${mean.toPrecision(4)} and the spread ${(1 / factor).toPrecision(4)}. The mean is subtracted from the number; the result is divided by the spread, multiplied by the weight, and the bias is added.`,
       columns: ["x", "normal", "weight"],
       terms: [{ name: `column ${col}`, factors: [x[col], normal, weight], value: normal * weight }],
       sums: [["times the weight", normal * weight], ["plus the bias", normal * weight + bias]],
@@ -167,7 +167,7 @@ const SHADERS = {
   "concat_head.frag": ({ read, has, defines: { HEAD_DIM }, uniforms: { head } }, row, col) => {
     const own = Math.floor(col / HEAD_DIM) === head;
     const exact = own ? read("mixed", row, col % HEAD_DIM) : has("so_far") ? read("so_far", row, col) : 0;
-    const words = own ? `A copy of head ${head}.` : has("so_far") ? "A copy of the other texture: the column of another head." : "No head has come to this column yet.";
+    const words = own ? `A copy of head ${head}.` : has("so_far") ? "A copy from the other texture: the column belongs to another head." : "No head has reached this column yet.";
     return { words, columns: ["copied"], terms: [{ name: `column ${col}`, factors: [exact], value: exact }], sums: [], exact };
   },
   "matmul.frag": ({ read, weights, has, defines, matrixRow }, row, col) => {

@@ -11,7 +11,7 @@ const ROUNDING = 1e-4; // a larger difference is not due to rounding
 export function showTexel(recording, index, row, col, wordOf) {
   const found = explain(recording, index, row, col, wordOf);
   $("texel").hidden = false;
-  $("texel-words").textContent = found?.words ?? "The page has no words for this shader; its lines are below.";
+  $("texel-words").textContent = found?.words ?? "The page cannot explain this shader; its source is below.";
   $("terms").replaceChildren();
   $("texel-sum").replaceChildren();
   if (!found) return;

@@ -116,7 +116,7 @@ export class TokenPanel {
   update() {
     const { ids } = this.recording;
     const [place, last] = [this.place, ids.length - 1];
-    this.title.textContent = `The way of “${shown(this.actions.word(ids[place]))}”, token ${place}`;
+    this.title.textContent = `The path of “${shown(this.actions.word(ids[place]))}”, token ${place}`;
     this.hint.textContent = `Its id in the vocabulary is ${ids[place]}. The id picks a row of the embedding table; every block adds to that row; the last row becomes the next word.`;
     this.cutter.textContent = `End the text after “${shown(this.actions.word(ids[place]))}”`;
     this.cutter.hidden = place === last;

@@ -24,7 +24,7 @@ _OF_DROP = ("model", "out", "drop", "cache", "context", "as_json")
 @click.argument("model", type=click.Path(), metavar="MODEL", required=False)
 @click.argument("out", type=click.Path(), required=False)
 @click.option(
-    "--drop", is_flag=True, help="Write a page that opens GGUF files, without a model; takes --cache and --context."
+    "--drop", is_flag=True, help="Write a page that opens GGUF files, without a model; accepts --cache and --context."
 )
 @opt.plan_option
 @opt.weights_option

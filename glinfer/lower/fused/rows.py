@@ -258,7 +258,7 @@ class ChunkLowering(_RowsLowering):
         if found > SPAN and delta_layers(config):
             raise PlanError(
                 f"a plan for {found} rows that follow each other; expected at most {SPAN}, as the state of a layer "
-                "takes them in together"
+                "processes them together"
             )
         # In one tile a cell covers few slots, and is skipped if none of them sees it.
         self.tiles = self.dealt("row.scores", groups * slots, config.num_attention_heads * BLOCK_FLOATS, tiles=1)

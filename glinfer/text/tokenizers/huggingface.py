@@ -161,7 +161,7 @@ def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
     try:
         lines = data.decode("utf-8").split("\n")
     except UnicodeDecodeError as error:
-        raise FormatError(f"{label}: byte {error.start} is not UTF-8; expected one token a line") from None
+        raise FormatError(f"{label}: byte {error.start} is not UTF-8; expected one token per line") from None
     vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines) if line.rstrip("\r")}
     config = json_beside(path)
     named = {name: content_of(config.get(f"{name}_token")) or text for name, text in _WORD_PIECE_TOKENS.items()}
@@ -298,9 +298,7 @@ def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str],
         others = [kind for kind in kinds if kind not in ("ByteLevel", "Fuse")]
         if not others or library.decoder is None:
             return from_byte_level, 0
-        raise FormatError(
-            f"{label}: its decoder has ByteLevel and {others[0]}; expected ByteLevel alone; use token ids"
-        )
+        raise FormatError(f"{label}: its decoder has ByteLevel and {others[0]}; expected only ByteLevel; use token ids")
     steps: list[Callable[[Piece], Piece]] = []
     prefix, spaces = 0, False
     for entry in entries:

@@ -222,10 +222,13 @@ def test_a_file_of_a_hub_that_redirects_to_another_origin(
     with serving(site) as url:
         browsed.do("open", f"{url}?cache=0&offline=0")
         for name, words in (
-            ("gated.gguf", "gated.gguf could not be loaded: the server answered 401, as files do that need a login"),
+            ("gated.gguf", "gated.gguf could not be loaded: the server answered 401: the file needs a login"),
             ("none.gguf", "none.gguf could not be loaded: the server answered 404; check the address"),
             ("closed.gguf", "or it does not let other sites read its files (CORS); check the address"),
-            ("whole.gguf", "whole.gguf could not be loaded: the server gives no parts of files; download the file"),
+            (
+                "whole.gguf",
+                "whole.gguf could not be loaded: the server does not support range requests; download the file",
+            ),
         ):
             browsed.do("fill", "#address", hub + name)
             browsed.do("press", "#address", "Enter")

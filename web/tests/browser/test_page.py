@@ -274,7 +274,7 @@ def test_without_storage_the_page_works_and_says_so(site: str, browse: Callable[
     page.do("click", "#clear")
     send(page, "two")
     assert titles(page) == ["two", "one"]
-    assert "they are lost when it is closed" in page.do("text", "#kept-hint")
+    assert "closing it deletes the conversations" in page.do("text", "#kept-hint")
     assert complained(page) == []
 
 

@@ -89,7 +89,7 @@ IN_FRAME = """(async () => {
   return text("#draw-title");
 })()"""
 NOTICED = {
-    # OpenGL's errors, weights bit for bit, each draw in float64: the draw, or whether it notices.
+    # OpenGL's errors, weights bit for bit, each draw in float64: the draw, or whether it finds the bug.
     "feedback": ("h.1.mlp.fc_in", True, "h.1.mlp.fc_in"),
     "linear": (None, False, "h.0.mlp.fc_out"),
     "uniform": ("lm_head", False, "lm_head"),
@@ -266,9 +266,9 @@ def test_bugs_are_noticed_by_the_checks_that_can(small_tour: str, browse: Callab
         lines = page.do("evaluate", "[...document.querySelectorAll('#break dd')].map((each) => each.textContent)")
         assert len(lines) == 5
         for line, name in ((lines[2], error), (lines[4], wrong)):
-            assert ("does not notice" in line) == (name is None), bug
+            assert ("does not find" in line) == (name is None), bug
             assert name is None or f"draw {names.index(name) + 1}," in line, bug
-        assert lines[3].startswith("notice it" if weights else "identical"), bug
+        assert lines[3].startswith("find it" if weights else "identical"), bug
         assert bug != "mask" or "does not change" in lines[0]
     page.do("evaluate", "document.querySelector('.bugs input').click()")
     page.do("wait", ".bugs:enabled")

@@ -363,14 +363,14 @@ def test_the_npm_package_runs_sites_of_both_kinds(
     assert found["reply"] == first.reply(PROMPT, TOKENS)
     np.testing.assert_allclose(found["vectors"], vectors, atol=1e-5)
     assert found["ranked"] == [each.index for each in ranked]
-    assert found["unknown"].startswith("there is no option maxToken; expected some of maxTokens, ")
-    assert found["foreign"].startswith("there is no option stopIds; ")
+    assert found["unknown"].startswith("unknown option maxToken; known: maxTokens, ")
+    assert found["foreign"].startswith("unknown option stopIds; ")
     assert found["foreign"].count("stopIds") == 1
     assert found["signal"] == 'signal is "x"; expected that of an AbortController'
     assert found["stops"] == "stopIds is 13; expected an array of token ids"
     assert found["outside"].startswith("found the token -1; expected whole numbers from 0 to ")
-    assert found["mistyped"].startswith("there is no option dimension; expected some of promptName, ")
-    assert found["misspelt"].startswith("there is no option onprogress; expected some of canvas, ")
+    assert found["mistyped"].startswith("unknown option dimension; known: promptName, ")
+    assert found["misspelt"].startswith("unknown option onprogress; known: canvas, ")
     assert found["nothing"] == "text 0 is null; expected a string, or token ids"
     assert found["error"] == "this model embeds texts, and has no chat"
     assert found["gone"]
