@@ -2,8 +2,9 @@
 
 All families use the same steps. A matrix of floats is **folded**: it absorbs the gain and the bias of the norm before
 it, and for LayerNorm the mean. A matrix that its file has in half floats or blocks is **kept**: its bits stay, and the
-gain goes to the inputs instead. So does the gain of Gemma's rounded matrices. Rows are in the order in which passes write them: elements that rotary positions turn
-together lie side by side, heads are padded to whole quads, and blocks of gate and up alternate.
+gain goes to the inputs instead. So does the gain of Gemma's rounded matrices. Rows are in the order in which passes
+write them: elements that rotary positions turn together lie side by side, heads are padded to whole quads, and blocks
+of gate and up alternate.
 """
 
 from __future__ import annotations
