@@ -83,7 +83,7 @@ FORMS: Mapping[str, CallForm] = {
             *("action", "<|START_ACTION|>", "<|START_ACTION|>[", '\n    {"tool_call_id": "0", "tool_name": "'),
             *('", "parameters": ', "}", "", "\n]<|END_ACTION|>"),
         ),
-        ToolForm("lfm2", "List of tools: ", "<|tool_call_start|>[", *_CALLS, "]<|tool_call_end|>", python=True),
+        ToolForm("liquid", "List of tools: ", "<|tool_call_start|>[", *_CALLS, "]<|tool_call_end|>", python=True),
         ToolForm("pythonic", "func_name1(", "[", *_CALLS, "]", False, python=True),
         ToolForm("bare", '"parameters": ', _NAME, "", '", "parameters": ', "}", "", "", False),
     )
@@ -170,14 +170,37 @@ def _message_call(name: str, schema: Mapping[str, Any], strict: bool) -> str:
     )
 
 
-class _JsonArguments:
-    """Finds the end of arguments, in pieces of any size."""
+class ToolParser(CallParser):
+    """Splits the pieces of a reply into text and calls, whose arguments come in pieces."""
 
-    def __init__(self) -> None:
-        self._depth, self._quoted, self._escaped = 0, False, False
+    def __init__(self, form: ToolForm) -> None:
+        """Start a reply."""
+        super().__init__(form.opening, anywhere=form.anywhere)
+        self._form = form
+        # The next part of a call: its name, its arguments, or the text after it.
+        self._state = "name"
+        self._depth, self._quoted, self._escaped, self._python = 0, False, False, PythonArguments()
 
-    def take(self, text: str) -> tuple[str, str, bool]:
-        """Their next piece, the rest of the text, and whether they have ended."""
+    def _call(self) -> ToolPart | None:
+        return {"name": self._name, "arguments": self._arguments, "behind": self._behind}[self._state]()
+
+    def _name(self) -> ToolPart | None:
+        head = self._form.before_name
+        end = self._held.find(self._form.before_arguments, len(head))
+        if end < 0:
+            return None
+        name, self._held = self._held[len(head) : end], self._held[end + len(self._form.before_arguments) :]
+        self._state, self._depth, self._quoted, self._python = "arguments", 0, False, PythonArguments()
+        self.calls += 1
+        return ToolPart(call=self.calls - 1, name=name)
+
+    def _arguments(self) -> ToolPart | None:
+        found, self._held, ended = (self._python.take if self._form.python else self._json)(self._held)
+        self._state = "behind" if ended else "arguments"
+        return ToolPart(call=self.calls - 1, arguments=found) if found else None
+
+    def _json(self, text: str) -> tuple[str, str, bool]:
+        """Arguments in JSON, the text after them, and whether they have ended."""
         for place, letter in enumerate(text):
             if self._escaped:
                 self._escaped = False
@@ -192,36 +215,6 @@ class _JsonArguments:
                 if self._depth == 0:
                     return text[: place + 1], text[place + 1 :], True
         return text, "", False
-
-
-class ToolParser(CallParser):
-    """Splits the pieces of a reply into text and calls, whose arguments come in pieces."""
-
-    def __init__(self, form: ToolForm) -> None:
-        """Start a reply."""
-        super().__init__(form.opening, anywhere=form.anywhere)
-        self._form = form
-        # The next part of a call: its name, its arguments, or the text after it.
-        self._state = "name"
-        self._taken: _JsonArguments | PythonArguments = _JsonArguments()
-
-    def _call(self) -> ToolPart | None:
-        return {"name": self._name, "arguments": self._arguments, "behind": self._behind}[self._state]()
-
-    def _name(self) -> ToolPart | None:
-        head = self._form.before_name
-        end = self._held.find(self._form.before_arguments, len(head))
-        if end < 0:
-            return None
-        name, self._held = self._held[len(head) : end], self._held[end + len(self._form.before_arguments) :]
-        self._state, self._taken = "arguments", PythonArguments() if self._form.python else _JsonArguments()
-        self.calls += 1
-        return ToolPart(call=self.calls - 1, name=name)
-
-    def _arguments(self) -> ToolPart | None:
-        found, self._held, ended = self._taken.take(self._held)
-        self._state = "behind" if ended else "arguments"
-        return ToolPart(call=self.calls - 1, arguments=found) if found else None
 
     def _behind(self) -> ToolPart | None:
         more = self._form.closing + self._form.between

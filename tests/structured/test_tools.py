@@ -416,7 +416,7 @@ def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         ),
         ('"parameters": <|START_ACTION|>', "action", COHERE, "", "\n]<|END_ACTION|>"),
         ("<seed:tool_call> <parameter=", "seed", SEED, SEED_NOW, ""),
-        ("List of tools: [", "lfm2", "<|tool_call_start|>[look(city=')]')", ", now()", "]<|tool_call_end|>"),
+        ("List of tools: [", "liquid", "<|tool_call_start|>[look(city=')]')", ", now()", "]<|tool_call_end|>"),
     ],
 )
 def test_calls_whose_texts_may_be_control_tokens(
@@ -450,7 +450,7 @@ def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call>[").name == "list"
     assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
     assert tool_form("{{ tools }} [func_name1(param1=value1), func_name2(...)]").name == "pythonic"
-    assert tool_form("{{ tools }} List of tools: <|tool_list_start|>[").name == "lfm2"
+    assert tool_form("{{ tools }} List of tools: <|tool_list_start|>[").name == "liquid"
     assert tool_form("{{ tools }} <|start|>assistant to=functions.{{ x }}<|channel|>").name == "harmony"
     assert tool_form("{{ tools }} {{ '<|tool_call>call:' + name }}").name == "gemma4"
     for other in ("", ' "parameters": <function={{ n }}', ' {"tool_name": x, "parameters": y}'):
