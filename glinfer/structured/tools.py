@@ -7,14 +7,14 @@ docs/structured.md lists the forms. Text cannot spell the control tokens of ``ha
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from glinfer.errors import StructureError
 from glinfer.structured.gemma import OPENING, gemma_grammar
 from glinfer.structured.parts import TEXT, CallParser, Schemas, ToolPart, called_or_text, spelled, written_schema
+from glinfer.structured.python_calls import PythonArguments, python_rules
 from glinfer.structured.tagged import TAG_FORMS, TagForm, tagged_grammar
 
 _TAG, _END_TAG = "<tool_call>", "</tool_call>"
@@ -36,6 +36,7 @@ class ToolForm:
         between: text between two calls, up to ``before_name``; empty if a reply can have only one call.
         end: text after the last call.
         anywhere: whether text may come before the first call.
+        python: whether arguments are Python's instead of JSON.
         control: ids of the control tokens in the texts.
     """
 
@@ -48,6 +49,7 @@ class ToolForm:
     between: str
     end: str
     anywhere: bool = True
+    python: bool = False
     control: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -61,6 +63,7 @@ class MessageForm:
 CallForm = ToolForm | TagForm | MessageForm
 _NAME, _ARGUMENTS = '{"name": "', '", "arguments": '
 _LIST = (_NAME, _ARGUMENTS, "}", ", ")
+_CALLS = ("", "(", ")", ", ")
 FORMS: Mapping[str, CallForm] = {
     form.name: form
     for form in (
@@ -80,6 +83,8 @@ FORMS: Mapping[str, CallForm] = {
             *("action", "<|START_ACTION|>", "<|START_ACTION|>[", '\n    {"tool_call_id": "0", "tool_name": "'),
             *('", "parameters": ', "}", "", "\n]<|END_ACTION|>"),
         ),
+        ToolForm("liquid", "List of tools: ", "<|tool_call_start|>[", *_CALLS, "]<|tool_call_end|>", python=True),
+        ToolForm("pythonic", "func_name1(", "[", *_CALLS, "]", False, python=True),
         ToolForm("bare", '"parameters": ', _NAME, "", '", "parameters": ', "}", "", "", False),
     )
 }
@@ -118,11 +123,15 @@ def call_grammar(form: CallForm, tools: Schemas, *, required: bool, parallel: bo
         return gemma_grammar(tools, required=required, parallel=parallel)
     if isinstance(form, TagForm):
         return tagged_grammar(form, tools, required=required, parallel=parallel)
-    written = _message_call if isinstance(form, MessageForm) else partial(_call, form)
-    rules = [f"call{number}: {written(name, *schema)}" for number, (name, schema) in enumerate(tools.items())]
-    rules.append(f"call: {' | '.join(f'call{number}' for number in range(len(tools)))}")
     if isinstance(form, MessageForm):
+        rules = _rules(_message_call(name, *schema) for name, schema in tools.items())
         return "\n".join([f"start: thought* {'call' if required else '(answer | call)'}", *_MESSAGES, *rules])
+    if form.python:
+        arguments, shared = python_rules(tools)
+    else:
+        arguments, shared = [f"%json {written_schema(*schema)}" for schema in tools.values()], []
+    middle, closing = spelled(form.before_arguments, form.control), spelled(form.closing, form.control)
+    rules = _rules(f"{json.dumps(name)} {middle} {each} {closing}" for name, each in zip(tools, arguments, strict=True))
     between, before, end = (
         spelled(text, form.control) for text in (form.between + form.before_name, form.before_name, form.end)
     )
@@ -131,8 +140,17 @@ def call_grammar(form: CallForm, tools: Schemas, *, required: bool, parallel: bo
     if required or form.anywhere:
         start = called_or_text(form.opening, calls, form.control, required=required)
     else:
-        start = [f"start: TEXT | {json.dumps(form.opening)} {calls}", "TEXT: /([^{](.|\\n)*)?/"]
-    return "\n".join([*start, *rules])
+        start = [
+            f"start: TEXT | {json.dumps(form.opening)} {calls}",
+            f"TEXT: /([^\\{form.opening[0]}](.|\\n)*)?/",
+        ]
+    return "\n".join([*start, *rules, *shared])
+
+
+def _rules(calls: Iterable[str]) -> list[str]:
+    """The rule ``call``, for each of these."""
+    rules = [f"call{number}: {call}" for number, call in enumerate(calls)]
+    return [*rules, f"call: {' | '.join(f'call{number}' for number in range(len(rules)))}"]
 
 
 _MESSAGES = (
@@ -152,11 +170,6 @@ def _message_call(name: str, schema: Mapping[str, Any], strict: bool) -> str:
     )
 
 
-def _call(form: ToolForm, name: str, schema: Mapping[str, Any], strict: bool) -> str:
-    head = f"{json.dumps(name)} {spelled(form.before_arguments, form.control)}"
-    return f"{head} %json {written_schema(schema, strict)} {spelled(form.closing, form.control)}"
-
-
 class ToolParser(CallParser):
     """Splits the pieces of a reply into text and calls, whose arguments come in pieces."""
 
@@ -166,7 +179,7 @@ class ToolParser(CallParser):
         self._form = form
         # The next part of a call: its name, its arguments, or the text after it.
         self._state = "name"
-        self._depth, self._quoted, self._escaped = 0, False, False
+        self._depth, self._quoted, self._escaped, self._python = 0, False, False, PythonArguments()
 
     def _call(self) -> ToolPart | None:
         return {"name": self._name, "arguments": self._arguments, "behind": self._behind}[self._state]()
@@ -177,12 +190,18 @@ class ToolParser(CallParser):
         if end < 0:
             return None
         name, self._held = self._held[len(head) : end], self._held[end + len(self._form.before_arguments) :]
-        self._state, self._depth, self._quoted = "arguments", 0, False
+        self._state, self._depth, self._quoted, self._python = "arguments", 0, False, PythonArguments()
         self.calls += 1
         return ToolPart(call=self.calls - 1, name=name)
 
     def _arguments(self) -> ToolPart | None:
-        for place, letter in enumerate(self._held):
+        found, self._held, ended = (self._python.take if self._form.python else self._json)(self._held)
+        self._state = "behind" if ended else "arguments"
+        return ToolPart(call=self.calls - 1, arguments=found) if found else None
+
+    def _json(self, text: str) -> tuple[str, str, bool]:
+        """Arguments in JSON, the text after them, and whether they have ended."""
+        for place, letter in enumerate(text):
             if self._escaped:
                 self._escaped = False
             elif self._quoted:
@@ -194,11 +213,8 @@ class ToolParser(CallParser):
             elif letter in "}]":
                 self._depth -= 1
                 if self._depth == 0:
-                    found, self._held = self._held[: place + 1], self._held[place + 1 :]
-                    self._state = "behind"
-                    return ToolPart(call=self.calls - 1, arguments=found)
-        found, self._held = self._held, ""
-        return ToolPart(call=self.calls - 1, arguments=found) if found else None
+                    return text[: place + 1], text[place + 1 :], True
+        return text, "", False
 
     def _behind(self) -> ToolPart | None:
         more = self._form.closing + self._form.between

@@ -373,6 +373,7 @@ def replies() -> Files:
         '|analysis>hm<assistant to=functions.look|commentary json>{}<|commentary to=functions.b >{"a": 1',
         "<th>\nhm</t</th>\n<a>yes\n</a>no<th></",
         'Wait.<call:look{city:"Rome",n:[1,{a:true}]}><call:now{}>more<call:<{a:<|"|>}<|"|>}',
+        """[look(city='it\\'s "x"', n=[1, None], d={"a": True, 'b': '\\n'}), now(), look(a=Tr""",
     ]
     return {f"{step}.txt": text.encode() for step, text in enumerate(texts, start=1)}
 
@@ -392,7 +393,7 @@ def reply(path: Path) -> None:
             parts.push(piece, last=False)
         parts.push("", last=True)
         assert _calls(whole) == _calls(parts), text
-        if isinstance(form, ToolForm):
+        if isinstance(form, ToolForm) and not form.python:
             parts_of = ToolParser(form).push(text)
             assert sum(len(part.text) + len(part.name) + len(part.arguments) for part in parts_of) <= len(text)
     converted = GemmaArguments()

@@ -348,6 +348,24 @@ def test_calls_of_mistral(tmp_path: Path, no_processes: None) -> None:
         assert 'look{"city": "[R"}now{}' in server.post("/apply-template", body).json()["prompt"]
 
 
+def test_calls_of_lfm2(tmp_path: Path, no_processes: None) -> None:
+    """They are Python's, between control tokens that its template does not name, after thoughts."""
+    marks = ("<|tool_call_start|>", "<|tool_call_end|>")
+    said = f'<think>\nHm.\n</think>\n\nWait.{marks[0]}[look(city="R\\"o"), now()]{marks[1]}'
+    template = TEMPLATE + "{# List of tools: [ </think> #}"
+    _, words = write_other(tmp_path, {}, special=marks)
+    path, _ = write_other(tmp_path, {len(words.encode(PROMPT)) - 1: said}, template, special=marks)
+    with running(("caller", path), slots=2) as server:
+        (choice,) = asked(server).choices
+        assert (choice.message.content, choice.message.reasoning_content) == ("Wait.", "Hm.")
+        calls = [(call.function.name, json.loads(call.function.arguments)) for call in choice.message.tool_calls]
+        assert calls == [("look", {"city": 'R"o'}), ("now", {})]
+        assert streamed(asked(server, stream=True, parallel_tool_calls=False)) == ("Wait.", ["look"], {"city": 'R"o'})
+        named = {"type": "function", "function": {"name": "now"}}
+        (choice,) = asked(server, tool_choice=named).choices
+        assert [call.function.name for call in choice.message.tool_calls] == ["now"]
+
+
 WRONG = {"name": "a", "arguments": "["}
 STRICT = {"name": "a", "parameters": {"not": {}}, "strict": True}
 BAD: list[tuple[Any, str, str]] = [

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +100,14 @@ def parsed(parser: CallParser, text: str, seed: int) -> list[ToolPart]:
         ("list", False, False, ["hello"], [LIST]),
         ("bare", False, True, [BARE, "hello {x", ""], ['{"name": "nobody", "parameters": {}}', f"{BARE}!"]),
         ("bare", True, True, [BARE], ["hello"]),
+        (
+            "pythonic",
+            False,
+            True,
+            ["[now(), now()]", "hello [x", ""],
+            ["[nobody()]", "[now()]!", "[]", "[now(),now()]"],
+        ),
+        ("pythonic", True, False, ["[now()]"], ["hello", "[now(), now()]"]),
     ],
 )
 def test_replies(
@@ -246,10 +256,102 @@ def test_arguments_between_control_tokens(
         assert json.loads("".join(map(GemmaArguments().push, pieces(text, seed)))) == value
 
 
-def test_strict_arguments_between_control_tokens_are_refused_where_a_keyword_is_unknown() -> None:
-    schema = {"type": "object", "properties": {"a": {"type": "string", "pattern": "x"}}}
-    with pytest.raises(StructureError, match="'pattern' in a of the tool f is not supported"):
-        call_grammar(FORMS["gemma4"], {"f": (schema, True)}, required=True, parallel=False)
+FREE: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "c d": {"enum": ["it's", 'a"b', 3, None, True]},
+        "s": {"type": "string", "maxLength": 3},
+        "o": {"type": "object", "properties": {"k": {"type": ["boolean", "null"]}, "x": {"type": "string"}}},
+        "r": {"type": "array", "items": {"$ref": "#/$defs/r"}},
+        "m": {"type": "object", "additionalProperties": {"type": "integer"}},
+        "f": {},
+    },
+    "$defs": {"r": {"type": "integer", "minimum": 3}},
+}
+
+
+def python_value(text: str) -> Any:
+    """What Python reads in the arguments of a call; names have no spaces."""
+    call = ast.parse(f"f({text})".replace("\n", "\\n"), mode="eval").body
+    assert isinstance(call, ast.Call)
+    return {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+
+
+def arguments_of(call: str, seed: int) -> Any:
+    form = FORMS["pythonic"]
+    assert isinstance(form, ToolForm)
+    return json.loads("".join(part.arguments for part in parsed(ToolParser(form), call, seed)))
+
+
+@each_case(
+    ("arguments", "good"),
+    [
+        ("", True),
+        ('c_d=None, s="a\\\\b", o={\'k\': True, "x": \')\\u00e9\\\'\\n\'}, r=[3, 4], m={"a": 1}, f=-2.5e-3', True),
+        ('c_d=\'a"b\',o={"k": None},f=[{}, [], \'a\nb\', {"a":False}]', True),
+        ('c_d="it\'s", o={}, r=[], f=""', True),
+        ("c_d=False", False),
+        ("s='abcd'", False),
+        ("o={'x': 'a', 'k': None}", False),
+        ("o={'z': 1}", False),
+        ("r=[2]", False),
+        ("m={\"a\": 'x'}", False),
+        ("f=x", False),
+        ("f='\\d'", False),
+        ("f='\\ud83d'", False),
+        ("f=01", False),
+        ('f=1, s="a"', False),
+        ("f=1,", False),
+    ],
+)
+def test_arguments_of_python(compiler: Compiler, arguments: str, good: bool) -> None:
+    grammar = call_grammar(FORMS["pythonic"], {"f": (FREE, False)}, required=True, parallel=False)
+    text = arguments.replace("c_d", "c d")
+    assert accepts(compiler, grammar, f"[f({text})]") is good
+    if good:
+        found = arguments_of(f"[f({text})]", len(text))
+        assert found == {key.replace("_", " "): value for key, value in python_value(arguments).items()}
+
+
+def test_any_value_of_python(compiler: Compiler) -> None:
+    """Python's own spelling of random values; those of JSON may stand in it."""
+    draw = random.Random(0)
+    grammar = call_grammar(FORMS["pythonic"], {"f": ({"type": "object"}, False)}, required=True, parallel=False)
+
+    def value(depth: int) -> Any:
+        text = "".join(draw.choices("a'\"\\\n\t,)]é😀=: ", k=draw.randrange(5)))
+        inner = [value(depth - 1) for _ in range(draw.randrange(4))] if depth else []
+        return draw.choice(
+            [text, inner, {f"{text}{place}": each for place, each in enumerate(inner)}, None, True, -1.5]
+        )
+
+    for seed in range(60):
+        given = {"a": value(3), "b": value(2)}
+        for spelled in (repr, partial(json.dumps, ensure_ascii=False)):
+            text = f"[f({', '.join(f'{key}={spelled(each)}' for key, each in given.items())})]"
+            assert accepts(compiler, grammar, text), text
+            assert arguments_of(text, seed) == given, text
+
+
+@each_case("form", ["gemma4", "pythonic"])
+def test_the_rules_of_deep_schemas_are_few(form: str) -> None:
+    schema: dict[str, Any] = {"type": "integer"}
+    for _ in range(25):
+        schema = {"type": "object", "properties": {"a": schema}}
+    assert len(call_grammar(FORMS[form], {"f": (schema, False)}, required=True, parallel=False)) < 10_000
+
+
+@each_case(
+    ("form", "schema", "words"),
+    [
+        ("gemma4", {"properties": {"a": {"type": "string", "pattern": "x"}}}, "'pattern' in a of the tool f is not"),
+        ("pythonic", {"oneOf": []}, "'oneOf' in its arguments of the tool f is not supported"),
+        ("pythonic", {"properties": {"a=b": {}}}, "the argument 'a=b' of the tool f has '='"),
+    ],
+)
+def test_strict_schemas_that_are_refused(form: str, schema: dict[str, Any], words: str) -> None:
+    with pytest.raises(StructureError, match=words):
+        call_grammar(FORMS[form], {"f": (schema, True)}, required=True, parallel=False)
 
 
 @each_case(
@@ -262,6 +364,8 @@ def test_strict_arguments_between_control_tokens_are_refused_where_a_keyword_is_
         ("list", LIST, "", [("now", "{}"), ("look", '{"city": "x"}')]),
         ("bare", BARE, "", [("look", '{"city": "}{"}')]),
         ("bare", 'I say {"name": "x"', 'I say {"name": "x"', []),
+        ("pythonic", "[look(city='\\n', n=[1]), now()]", "", [("look", '{"city": "\\n", "n": [1]}'), ("now", "{}")]),
+        ("pythonic", "[look(n=[1, Tru", "", [("look", '{"n": [1, ')]),
     ],
 )  # fmt: skip
 def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: list[tuple[str, str]]) -> None:
@@ -276,7 +380,8 @@ def test_a_reply_in_pieces_of_any_size(form: str, text: str, said: str, calls: l
 
 
 CONTROL = ("[TOOL_CALLS]", "[ARGS]", "<|tool_call|>", "<|tools_prefix|>", "<|tools_suffix|>", "<|START_ACTION|>",
-           "<|END_ACTION|>", "<seed:tool_call>", "</seed:tool_call>")  # fmt: skip
+           "<|END_ACTION|>", "<seed:tool_call>", "</seed:tool_call>",
+           "<|tool_call_start|>", "<|tool_call_end|>")  # fmt: skip
 FIRST_OF, SECOND_OF = '[{"name": "look", "arguments": {"city": "]}"}}', ', {"name": "now", "arguments": {}}'
 SEED = "<seed:tool_call>\n<function=look>\n<parameter=city>]}</parameter>\n</function>\n</seed:tool_call>"
 SEED_NOW = "\n<seed:tool_call>\n<function=now>\n</function>\n</seed:tool_call>"
@@ -311,6 +416,7 @@ def marked(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         ),
         ('"parameters": <|START_ACTION|>', "action", COHERE, "", "\n]<|END_ACTION|>"),
         ("<seed:tool_call> <parameter=", "seed", SEED, SEED_NOW, ""),
+        ("List of tools: [", "liquid", "<|tool_call_start|>[look(city=')]')", ", now()", "]<|tool_call_end|>"),
     ],
 )
 def test_calls_whose_texts_may_be_control_tokens(
@@ -343,6 +449,8 @@ def test_the_form_follows_from_the_template() -> None:
     assert tool_form("{{ tools }} <tool_call><function={{ n }}><parameter={{ k }}>").name == "coder"
     assert tool_form("{{ tools }} <tool_call>[").name == "list"
     assert tool_form('{{ tools }} {"name": x, "parameters": y}').name == "bare"
+    assert tool_form("{{ tools }} [func_name1(param1=value1), func_name2(...)]").name == "pythonic"
+    assert tool_form("{{ tools }} List of tools: <|tool_list_start|>[").name == "liquid"
     assert tool_form("{{ tools }} <|start|>assistant to=functions.{{ x }}<|channel|>").name == "harmony"
     assert tool_form("{{ tools }} {{ '<|tool_call>call:' + name }}").name == "gemma4"
     for other in ("", ' "parameters": <function={{ n }}', ' {"tool_name": x, "parameters": y}'):
