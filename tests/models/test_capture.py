@@ -373,7 +373,7 @@ def test_a_function_that_runs_its_own_model_is_refused() -> None:
 
         for block in (model.watch, model.patch):
             entered = block("blocks.0.mlp.hidden", again)
-            with pytest.raises(InputError, match="runs the model, which is in a run"), entered:
+            with pytest.raises(InputError, match="calls the model during a run"), entered:
                 model.logits(IDS)
             assert np.array_equal(model.logits(IDS), plain)
 

@@ -99,7 +99,7 @@ def test_a_batch_is_gone_on_with_by_the_same_version(
         assert path.read_bytes().startswith(before)
         assert results(path.read_text("utf-8").splitlines()) == results(SAID[kind])
     else:
-        assert_refused(status, capsys.readouterr().err, f'glinfer "{VERSION_BEFORE}" (now "{glinfer.__version__}")')
+        assert_refused(status, capsys.readouterr().err, f"glinfer {VERSION_BEFORE} (now {glinfer.__version__})")
         assert path.read_bytes() == before
 
 
@@ -117,9 +117,9 @@ def test_a_batch_of_a_later_version_is_refused_in_one_line(
     path, manifest = folder / f"{kind}.out.jsonl", folder / f"{kind}.out.jsonl.manifest.json"
     before, written = path.read_bytes(), json.loads(manifest.read_text("utf-8"))
     changes: tuple[tuple[dict[str, Any], str], ...] = (
-        ({"glinfer": "99.0.0"}, f'glinfer "99.0.0" (now "{glinfer.__version__}")'),
-        ({"cache": None}, 'cache null (now "f32")'),
-        ({"of_later": 1}, "of_later 1 (now null)"),
+        ({"glinfer": "99.0.0"}, f"glinfer 99.0.0 (now {glinfer.__version__})"),
+        ({"cache": None}, "--cache default (now f32)"),
+        ({"of_later": 1}, "--of_later 1 (now default)"),
     )
     for change, why in changes:
         manifest.write_text(json.dumps({**written, "glinfer": glinfer.__version__, **change}), "utf-8")
