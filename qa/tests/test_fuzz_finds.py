@@ -290,7 +290,8 @@ class TestRequests:
         """It was taken for the arguments of a call before it, of which there was none."""
         for form in (each for each in FORMS.values() if isinstance(each, ToolForm)):
             deltas = CallDeltas(form)
-            deltas.push(f"{form.opening}{form.before_name}{form.before_arguments}{{}}{form.closing}", last=True)
+            arguments = "" if form.before_arguments == "(" else "{}"
+            deltas.push(f"{form.opening}{form.before_name}{form.before_arguments}{arguments}{form.closing}", last=True)
             (call,) = deltas.message()["tool_calls"]
             assert call["function"] == {"name": "", "arguments": "{}"}
 
