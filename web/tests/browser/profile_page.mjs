@@ -1,13 +1,13 @@
 // The report that `glinfer profile --html` writes, light and dark, with its table sorted: gives
 // {"figures": […], "rows": {"before": […], "after": […]}, "papers": […], "console": […], "errors": […], "asked": […]}.
 
-/** In the page: each chart, with its size and how much it draws. */
+/** In the page: each chart, with its size and the number of its bars' parts. */
 function figures() {
   return [...document.querySelectorAll("figure")].map((figure) => {
-    const svg = figure.querySelector("svg");
-    const { width, height } = svg.getBoundingClientRect();
-    const label = svg.getAttribute("aria-label") ?? svg.querySelector("title")?.textContent ?? "";
-    return { title: figure.querySelector("h2").textContent, width, height, label, paths: svg.querySelectorAll("path").length };
+    const chart = figure.querySelector(".bars, .blocks");
+    const { width, height } = chart.getBoundingClientRect();
+    const parts = [...chart.querySelectorAll("p i")].filter((part) => part.getBoundingClientRect().width > 0);
+    return { title: figure.querySelector("h2").textContent, width, height, parts: parts.length };
   });
 }
 
@@ -32,7 +32,7 @@ export async function sortReport(browser, address) {
       papers.push(await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
     }
     await page.emulateMedia({ media: "print" });
-    const ink = await page.evaluate(() => getComputedStyle(document.querySelector("figure svg")).color);
+    const ink = await page.evaluate(() => getComputedStyle(document.querySelector("figure")).color);
     await page.emulateMedia({ media: "screen" });
     const made = { papers, ink, figures: await page.evaluate(figures), rows: { before: await page.evaluate(firstColumn) } };
     await page.locator("table thead th button").first().click();
