@@ -267,8 +267,10 @@ def load_model(
             prepared = prepare(checkpoint, opened, plan, weights, kernels, cache, adapters, images=inputs)
         weights, check = prepared.options.weights, checkpoint.check_finite
         source = partial(reread, lambda: read()[1], files, plan, weights)
-        how = {"source": source, "made_from": (read.args, read.keywords, files, weights), "check": check}
-        engine = prepared.bind(opened, **how, shader_root=shader_root, on_upload=on_upload)
+        made_from = read.args, read.keywords, files, weights
+        engine = prepared.bind(
+            opened, source=source, made_from=made_from, check=check, shader_root=shader_root, on_upload=on_upload
+        )
     except BaseException as error:
         if owns_device:
             opened.close()
@@ -366,8 +368,15 @@ class Prepared:
             if isinstance(device, NumpyDevice):
                 return NumpyEngine(options, NumpySession(plan, self.arrays, device), weights, whole)
             report = None if on_upload is None else _running_total(total, on_upload)
-            how: dict[str, Any] = {"one_state": kernels.one_state, "kept": kept}
-            session = Session(plan, self.arrays, device, shader_root=shader_root, on_upload=report, **how)
+            session = Session(
+                plan,
+                self.arrays,
+                device,
+                shader_root=shader_root,
+                on_upload=report,
+                one_state=kernels.one_state,
+                kept=kept,
+            )
             if plan.name == "reference":
                 return WholeEngine(options, session, weights, whole)
             if options.config.patch_floats:

@@ -28,7 +28,10 @@ NAMES = replace(
 def groups(settings: Settings, count: int = 1, kept: int = 1) -> Fields:
     """The groups of experts, and how many of them a token uses; no fields if it uses all."""
     count = settings.whole("n_group", count)
-    kept = settings.whole("topk_group", kept, most=count)
+    return _grouped(count, settings.whole("topk_group", kept, most=count))
+
+
+def _grouped(count: int, kept: int) -> Fields:
     return {"n_group": count, "topk_group": kept} if kept < count else {}
 
 
@@ -58,8 +61,8 @@ def metadata_of_experts(keys: Keys, fields: Fields) -> Fields:
     """How experts are weighted in a GGUF file, and their groups, which older files lack."""
     count = keys.whole(_GROUPS, 1, least=0)
     kept = keys.whole(_KEPT, least=1, most=count) if count > 1 else count
-    grouped = {"n_group": count, "topk_group": kept} if kept < count else {}
-    return {"norm_topk_prob": keys.flag(_NORMED), "routed_scaling_factor": keys.number(_SCALE, 1.0), **grouped}
+    weighted = {"norm_topk_prob": keys.flag(_NORMED), "routed_scaling_factor": keys.number(_SCALE, 1.0)}
+    return weighted | _grouped(count, kept)
 
 
 def metadata(config: Any) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def _tile_draw(
     in_bytes: bool = False,
     **options: Any,
 ) -> Attention:
-    """Scores of at most so many rows, whose queries are inputs of their own, or the weighted sums of values.
+    """Scores of at most ``rows`` rows, whose queries are inputs of their own, or the weighted sums of values.
 
     Sums may have ``sinks`` [1, heads].
     """
@@ -264,7 +264,7 @@ def row_scores_draw(
     in_bytes: bool = False,
     **options: Any,
 ) -> Attention:
-    """Scores of one row of each of exactly so many sequences, or of one row alone, the queries in the cache.
+    """Scores of one row of each of ``rows`` sequences, or of one row alone, with queries in the cache.
 
     With ``every`` each such part of the cache has one query alone. Options of a plan that has statistics of scores have
     them here too, of one row.
@@ -309,7 +309,7 @@ def row_values_draw(
     in_bytes: bool = False,
     **options: Any,
 ) -> Attention:
-    """Weighted sums of one row of each of exactly so many sequences, or of one row alone."""
+    """Weighted sums of one row of each of ``rows`` sequences, or of one row alone."""
     made, slots = _attention(kernels, heads, head_dim, rows, cache_slots, **options)
     one, width = made.one, heads * SLOT_TOKENS
     one.alter = _only_values(made.heads)

@@ -95,7 +95,7 @@ def with_kernels(*names: str) -> Any:
 def over(
     kernels: KernelOptions, rows: int, edge: int = 2048, **further: tuple[float, float]
 ) -> tuple[BlockDraw, int, int]:
-    """A plan over at most so many rows, rounded up to whole slots: the slots, and the rows that they hold.
+    """A plan over at most ``rows`` rows, rounded up to whole slots; with the number of slots and of their rows.
 
     With 0 rows it is over one row alone.
     """
@@ -108,7 +108,7 @@ def over(
 
 
 def first_rows(one: BlockDraw, rows: int, /, **arrays: Array) -> Case:
-    """A run over so many rows."""
+    """A run over ``rows`` rows."""
     capacity = max(len(one.arrays[name]) for name in (*one.by_row, *({TABLE} & set(one.arrays))))
     real, slots = np.arange(capacity) < rows, slots_for(rows, one.count)
     return Case({"rows": rows, "row_slots": slots}, arrays, real)
@@ -120,7 +120,7 @@ def at(position: int, **arrays: Array) -> Case:
 
 
 def runs_of(one: BlockDraw, *rows: int) -> list[Case]:
-    """Runs over so many rows, or of one row alone at its first and its last position."""
+    """Runs over each number of ``rows``, or of one row alone at its first and its last position."""
     if "position" in one.ranges:
         return [at(position) for position in sorted({0, int(one.ranges["position"][1])})]
     return [first_rows(one, each) for each in rows]
@@ -430,7 +430,7 @@ def promised_norms(real: Array, count: int, *, centred: bool = False) -> Array:
 def norms_draw(
     kernels: KernelOptions, cols: int, rows: int, *, centred: bool = False, grouped: bool = False
 ) -> BlockDraw:
-    """What a product behind a norm takes, of at most so many rows."""
+    """What a product behind a norm takes, of at most ``rows`` rows."""
     one, slots, capacity = over(kernels, rows)
     x = one.interleaved("x", normal(1, capacity, cols) + np.float32(0.25))
     out = one.out(BlockLayout.by_block((slots, norm_floats(kernels.rows_per_draw, centred=centred)), one.edge))
