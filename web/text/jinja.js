@@ -22,13 +22,27 @@ const METHODS = {
     return first.toUpperCase() + rest.join("").toLowerCase();
   },
   title: (text) => text.replace(/\p{Cased}+/gu, (word) => METHODS.capitalize(word)),
+  format: (form, ...values) => {
+    let next = 0;
+    return form.replace(/\{\{|\}\}|\{(\d*)\}|[{}]/g, (all, place) => {
+      const at = place || next++;
+      if (all.length > 1 && place === undefined) return all[0];
+      if (typeof values[at] !== "string") throw new Error(`format writes texts in the places {} and {0} only: ${form}`);
+      return values[at];
+    });
+  },
 };
+const TEXT_FILTERS = ["capitalize", "lower", "replace", "string", "title", "trim", "upper"]; // write any operand as a text first
+const LIST_FILTERS = ["first", "join", "last", "length", "list", "reverse", "sort", "unique"]; // take undefined for an empty list
+const LAZY_FILTERS = ["map", "reject", "rejectattr", "select", "selectattr"]; // take anything false for an empty list
 
 const LOOPS = new WeakSet(); // the bodies of loops
 const SILENT = ["Set", "Macro", "Comment"]; // statements that make no text
 
 mendTexts();
 mendEquality();
+mendFilters();
+mendKeys();
 mendLoops();
 
 /** A program. */
@@ -101,7 +115,7 @@ function dated(now, form) {
   });
 }
 
-/** A program in which the filter `trim` is the method `strip`, which knows Python's spaces. */
+/** A program with `changed` texts, whose loops read their items through the filter `list`. */
 function mended(node, changed) {
   if (Array.isArray(node)) return node.map((each) => mended(each, changed));
   if (node instanceof Map) return new Map(Array.from(node, (pair) => mended(pair, changed)));
@@ -113,11 +127,12 @@ function mended(node, changed) {
     const looks = compares || name === "property" || name === "filter" || (name === "args" && node.callee?.type === "MemberExpression");
     node[name] = mended(value, looks ? same : changed);
   }
-  if (node.type === "For") LOOPS.add(node.body);
-  if (node.type !== "FilterExpression" || node.filter.type !== "Identifier" || node.filter.value !== "trim") return node;
-  const [call] = parse(tokenize("{{ text.strip() }}")).body;
-  call.callee.object = node.operand;
-  return call;
+  if (node.type === "For") {
+    LOOPS.add(node.body);
+    const [select, name] = node.iterable.type === "SelectExpression" ? [node.iterable, "lhs"] : [node, "iterable"];
+    select[name] = { type: "FilterExpression", operand: select[name], filter: { type: "Identifier", value: "list" } };
+  }
+  return node;
 }
 
 /** A JavaScript value as the library has it. */
@@ -146,6 +161,35 @@ function mendEquality() {
       if (texts.length === 1) return valueOf(node.operator.value === "!=");
     }
     return evaluate.call(this, node, scope);
+  };
+}
+
+/** Gives filters the operands that jinja2 gives them: texts of values, items of texts, nothing of an undefined value. */
+function mendFilters() {
+  const apply = Interpreter.prototype.applyFilter;
+  Interpreter.prototype.applyFilter = function (operand, filter, scope) {
+    const name = (filter.callee ?? filter).value;
+    const isEmpty = LIST_FILTERS.includes(name) ? operand.type === "UndefinedValue" : LAZY_FILTERS.includes(name) && !operand.__bool__().value;
+    let given = isEmpty ? valueOf([]) : operand;
+    if (name === "list" && operand.type === "StringValue") given = valueOf(Array.from(operand.value));
+    if (name === "list" && operand.type === "ObjectValue") given = operand.keys();
+    if (TEXT_FILTERS.includes(name)) given = valueOf(written({}, operand));
+    if (name !== "trim") return apply.call(this, given, filter, scope) ?? valueOf(undefined);
+    const [[characters]] = this.evaluateArguments(filter.args ?? [], scope);
+    return valueOf(METHODS.strip(given.value, characters?.value));
+  };
+}
+
+/** Allows mappings with numbers as keys, until one is read: the library knows texts as keys only. */
+function mendKeys() {
+  const evaluate = Interpreter.prototype.evaluate;
+  Interpreter.prototype.evaluate = function (node, scope) {
+    const hasNumbers = node?.type === "ObjectLiteral" && Array.from(node.value.keys()).some((key) => key.type === "IntegerLiteral");
+    if (!hasNumbers) return evaluate.call(this, node, scope);
+    const get = () => {
+      throw new Error("a mapping has numbers as keys; expected texts");
+    };
+    return Object.defineProperty(valueOf({}), "value", { get });
   };
 }
 
