@@ -180,16 +180,20 @@ function mendFilters() {
   };
 }
 
-/** Allows mappings with numbers as keys, until one is read: the library knows texts as keys only. */
+/** Allows mappings with numbers as keys, which the library refuses; they have the filter `dictsort` only. */
 function mendKeys() {
   const evaluate = Interpreter.prototype.evaluate;
+  const list = (values) => Object.assign(valueOf([]), { value: values });
+  const refuse = () => {
+    throw new Error("a mapping with numbers as keys; expected only dictsort to read it");
+  };
   Interpreter.prototype.evaluate = function (node, scope) {
-    const hasNumbers = node?.type === "ObjectLiteral" && Array.from(node.value.keys()).some((key) => key.type === "IntegerLiteral");
-    if (!hasNumbers) return evaluate.call(this, node, scope);
-    const get = () => {
-      throw new Error("a mapping has numbers as keys; expected texts");
-    };
-    return Object.defineProperty(valueOf({}), "value", { get });
+    if (node?.type !== "ObjectLiteral" || !node.value.size) return evaluate.call(this, node, scope);
+    if (!Array.from(node.value.keys()).every((key) => key.type === "IntegerLiteral")) return evaluate.call(this, node, scope);
+    const pairs = Array.from(new Map(Array.from(node.value, ([key, value]) => [key.value, this.evaluate(value, scope)])));
+    const sorted = pairs.sort(([one], [other]) => one - other).map(([key, value]) => list([valueOf(key), value]));
+    const dictsort = Object.assign(valueOf(refuse), { value: (given) => (given.length ? refuse() : list(sorted)) });
+    return Object.defineProperty(Object.assign(valueOf({}), { _builtins: new Map([["dictsort", dictsort]]) }), "value", { get: refuse });
   };
 }
 
