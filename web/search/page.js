@@ -44,6 +44,7 @@ class SearchPage {
     this.vectors = []; // of the first passages
     this.reading = null; // the AbortController of what is being read
     this.scoring = null; // that of passages which are compared with a query
+    this.unanswered = ""; // a query from while files are read
     /** What automated tests look at; `ready` gives the model, or null where `errors` says why there is none. */
     this.shared = { model: null, plan: null, errors: [], ready: null, page: this };
   }
@@ -124,6 +125,7 @@ class SearchPage {
       if (!this.model.replay.gl.isContextLost()) {
         for (const id of ["folder", "files", "forget"]) $(id).disabled = false;
         this.say(`${counted(this.vectors.length, "passage")} can be searched.`);
+        if (this.unanswered) await this.search(this.unanswered);
       }
     }
   }
@@ -203,11 +205,11 @@ class SearchPage {
   }
 
   /** Shows the passages nearest to the query. */
-  async search() {
-    const query = $("query").value.trim();
+  async search(query = $("query").value.trim()) {
     if (!this.model || !query) return;
+    this.unanswered = this.reading ? query : "";
     if (!this.vectors.length) {
-      this.say("There are no texts yet. Choose a folder with texts, or some files.");
+      if (!this.reading) this.say("There are no texts yet. Choose a folder with texts, or some files.");
       return;
     }
     $("problem").hidden = true;

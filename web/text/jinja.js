@@ -22,13 +22,27 @@ const METHODS = {
     return first.toUpperCase() + rest.join("").toLowerCase();
   },
   title: (text) => text.replace(/\p{Cased}+/gu, (word) => METHODS.capitalize(word)),
+  format: (form, ...values) => {
+    let next = 0;
+    return form.replace(/\{\{|\}\}|\{(\d*)\}|[{}]/g, (all, place) => {
+      const at = place || next++;
+      if (all.length > 1 && place === undefined) return all[0];
+      if (typeof values[at] !== "string") throw new Error(`format writes texts in the places {} and {0} only: ${form}`);
+      return values[at];
+    });
+  },
 };
+const TEXT_FILTERS = ["capitalize", "lower", "replace", "string", "title", "trim", "upper"]; // write any operand as a text first
+const LIST_FILTERS = ["first", "join", "last", "length", "list", "reverse", "sort", "unique"]; // take undefined for an empty list
+const LAZY_FILTERS = ["map", "reject", "rejectattr", "select", "selectattr"]; // take anything false for an empty list
 
 const LOOPS = new WeakSet(); // the bodies of loops
 const SILENT = ["Set", "Macro", "Comment"]; // statements that make no text
 
 mendTexts();
 mendEquality();
+mendFilters();
+mendKeys();
 mendLoops();
 
 /** A program. */
@@ -101,7 +115,7 @@ function dated(now, form) {
   });
 }
 
-/** A program in which the filter `trim` is the method `strip`, which knows Python's spaces. */
+/** A program with `changed` texts, whose loops read their items through the filter `list`. */
 function mended(node, changed) {
   if (Array.isArray(node)) return node.map((each) => mended(each, changed));
   if (node instanceof Map) return new Map(Array.from(node, (pair) => mended(pair, changed)));
@@ -113,11 +127,12 @@ function mended(node, changed) {
     const looks = compares || name === "property" || name === "filter" || (name === "args" && node.callee?.type === "MemberExpression");
     node[name] = mended(value, looks ? same : changed);
   }
-  if (node.type === "For") LOOPS.add(node.body);
-  if (node.type !== "FilterExpression" || node.filter.type !== "Identifier" || node.filter.value !== "trim") return node;
-  const [call] = parse(tokenize("{{ text.strip() }}")).body;
-  call.callee.object = node.operand;
-  return call;
+  if (node.type === "For") {
+    LOOPS.add(node.body);
+    const [select, name] = node.iterable.type === "SelectExpression" ? [node.iterable, "lhs"] : [node, "iterable"];
+    select[name] = { type: "FilterExpression", operand: select[name], filter: { type: "Identifier", value: "list" } };
+  }
+  return node;
 }
 
 /** A JavaScript value as the library has it. */
@@ -146,6 +161,39 @@ function mendEquality() {
       if (texts.length === 1) return valueOf(node.operator.value === "!=");
     }
     return evaluate.call(this, node, scope);
+  };
+}
+
+/** Gives filters the operands that jinja2 gives them: texts of values, items of texts, nothing of an undefined value. */
+function mendFilters() {
+  const apply = Interpreter.prototype.applyFilter;
+  Interpreter.prototype.applyFilter = function (operand, filter, scope) {
+    const name = (filter.callee ?? filter).value;
+    const isEmpty = LIST_FILTERS.includes(name) ? operand.type === "UndefinedValue" : LAZY_FILTERS.includes(name) && !operand.__bool__().value;
+    let given = isEmpty ? valueOf([]) : operand;
+    if (name === "list" && operand.type === "StringValue") given = valueOf(Array.from(operand.value));
+    if (name === "list" && operand.type === "ObjectValue") given = operand.keys();
+    if (TEXT_FILTERS.includes(name)) given = valueOf(written({}, operand));
+    if (name !== "trim") return apply.call(this, given, filter, scope) ?? valueOf(undefined);
+    const [[characters]] = this.evaluateArguments(filter.args ?? [], scope);
+    return valueOf(METHODS.strip(given.value, characters?.value));
+  };
+}
+
+/** Allows mappings with numbers as keys, which the library refuses; they have the filter `dictsort` only. */
+function mendKeys() {
+  const evaluate = Interpreter.prototype.evaluate;
+  const list = (values) => Object.assign(valueOf([]), { value: values });
+  const refuse = () => {
+    throw new Error("a mapping with numbers as keys; expected only dictsort to read it");
+  };
+  Interpreter.prototype.evaluate = function (node, scope) {
+    if (node?.type !== "ObjectLiteral" || !node.value.size) return evaluate.call(this, node, scope);
+    if (!Array.from(node.value.keys()).every((key) => key.type === "IntegerLiteral")) return evaluate.call(this, node, scope);
+    const pairs = Array.from(new Map(Array.from(node.value, ([key, value]) => [key.value, this.evaluate(value, scope)])));
+    const sorted = pairs.sort(([one], [other]) => one - other).map(([key, value]) => list([valueOf(key), value]));
+    const dictsort = Object.assign(valueOf(refuse), { value: (given) => (given.length ? refuse() : list(sorted)) });
+    return Object.defineProperty(Object.assign(valueOf({}), { _builtins: new Map([["dictsort", dictsort]]) }), "value", { get: refuse });
   };
 }
 

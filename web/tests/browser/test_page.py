@@ -189,6 +189,16 @@ def test_settings_open_over_a_narrow_page(site: str, browse: Callable[..., Brows
     assert page.do("evaluate", shown) == [True, "show-panel", 0]
 
 
+def test_a_message_in_hebrew_ends_at_its_left(site: str, browse: Callable[..., Browsed]) -> None:
+    page = opened(browse(), site)
+    send(page, "שלום?")
+    text = "const { firstChild: text } = document.querySelector('#log .given'); const range = document.createRange();"
+    left = "range.setStart(text, at); range.setEnd(text, at + 1); return range.getBoundingClientRect().left;"
+    places = "['?', 'ם', 'ש'].map((letter) => left(text.data.indexOf(letter)))"
+    found = page.do("evaluate", f"(() => {{ {text} const left = (at) => {{ {left} }}; return {places}; }})()")
+    assert found == sorted(set(found)), "the question mark is left of the letters"
+
+
 def test_conversations_are_kept_named_and_deleted(site: str, browse: Callable[..., Browsed]) -> None:
     page = opened(browse(), site)
     page.do("fill", "#length", "4")
