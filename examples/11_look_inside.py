@@ -29,7 +29,7 @@ with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="ref
     (name, head), share = max(scores.items(), key=lambda each: each[1])
     print(f"{name}, head {head}, spends {share:.0%} of its attention on the token before")
 
-    # Without that head the next token changes.
+    # Without that head the next token's probabilities change.
     def silence(seen: glinfer.Seen) -> npt.NDArray[np.float32]:
         place = head - seen.head  # some plans compute one head after the other
         if 0 <= place < len(seen.array):
@@ -49,4 +49,4 @@ with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="ref
     norms: list[float] = []
     with model.watch("blocks.0.resid_post", lambda seen: norms.append(float(np.linalg.norm(seen.array[-1])))):
         text = model.generate(PROMPT, max_tokens=8, temperature=0)
-    print(f"{text!r}: the stream behind block 0 has a norm of {min(norms):.2f} to {max(norms):.2f}")
+    print(f"{text!r}: the stream after block 0 has a norm of {min(norms):.2f} to {max(norms):.2f}")

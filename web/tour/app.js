@@ -48,7 +48,7 @@ class Tour {
       go: (draw) => this.visit("reference", draw),
       say: (text) => ($("status").textContent = text),
     });
-    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.alone(() => this.verify()), draws: (name) => this.models[name]?.plan.draws.length, find: (name) => this.find(name) });
+    this.guide = new Guide({ open: (chapter, moves) => this.openChapter(chapter, moves), verify: () => this.alone(() => this.verify()), draws: (name) => this.models[name === "main" ? this.main : name]?.plan.draws.length, find: (name) => this.find(name) });
   }
 
   async start() {
@@ -210,6 +210,8 @@ class Tour {
     this.draw = Math.max(0, Math.min(draw, recording.plan.draws.length - 1));
     this.timeline.mark(this.draw);
     this.panel.show(recording, this.draw);
+    const other = this.view === "both" && this.tour.replaced_by[this.draw];
+    $("draw-other").textContent = other === false ? "" : `In the fast plan: draw ${other + 1}, ${titleOf(this.models.fast.plan.draws[other])}`;
     $("texel").hidden = true;
   }
 
@@ -295,7 +297,8 @@ class Tour {
     });
     const keys = { ArrowRight: moves.forward, ArrowLeft: moves.back, Home: moves.first, End: moves.last };
     document.addEventListener("keydown", (event) => {
-      if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest("input, textarea, select, button, summary, a")) return;
+      const own = event.key === " " ? "button, summary, a" : "[role=region]"; // what these keys press or scroll
+      if (event.altKey || event.ctrlKey || event.metaKey || event.target.closest(`input, textarea, select, ${own}`)) return;
       if (keys[event.key]) this.go(keys[event.key]());
       else if (event.key === " ") this.play();
       else if (/^[1-8]$/.test(event.key)) location.hash = `chapter=${CHAPTERS[Number(event.key) - 1].id}`;

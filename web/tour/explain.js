@@ -93,6 +93,12 @@ const SHADERS = {
       exact: sumOf(terms),
     };
   },
+  "lookup.frag": ({ read, weights, has, defines: { IDS_COLS }, word }, row, col) => {
+    if (has("images")) return null;
+    const id = read("ids", Math.floor(row / IDS_COLS), row % IDS_COLS);
+    const exact = weights()(id, col);
+    return { words: `Column ${col} of the word “${word(id)}”.`, columns: ["table"], terms: [{ name: `word ${id} “${word(id)}”`, factors: [exact], value: exact }], sums: [], exact };
+  },
   "layer_norm.frag": ({ read, defines: { DIM, EPS } }, row, col) => {
     const x = Array.from({ length: DIM }, (_, index) => read("x", row, index));
     const { mean, factor } = spread(x, Number(EPS));

@@ -1,12 +1,12 @@
 /** The chapters beside the page: their list, and the text of the one that is open. */
 
-import { $, button, element } from "../page/elements.js";
+import { $, button, element, sentence } from "../page/elements.js";
 import { CHAPTERS } from "./chapters.js";
 
 /** See the head of this file. */
 export class Guide {
   /**
-   * @param {object} actions `open(chapter)` shows the state of a chapter; `verify()` gives a text; `draws(plan)` a number;
+   * @param {object} actions `open(chapter)` shows the state of a chapter; `verify()` gives a text; `draws(plan)` a number, "main" is the first plan;
    *   `find(name)` shows a draw.
    */
   constructor(actions) {
@@ -39,7 +39,7 @@ export class Guide {
 
   /** A text with the numbers of draws of this model. */
   counted(text) {
-    return text.replace(/\{(\w+)\}/g, (_, plan) => this.actions.draws(plan) ?? "some hundred");
+    return text.replace(/\{(\w+)\}/g, (_, plan) => this.actions.draws(plan) ?? "many");
   }
 
   /**
@@ -59,12 +59,14 @@ export class Guide {
     told.setAttribute("role", "status");
     const verify = async () => {
       told.textContent = "Checking…";
-      told.textContent = await this.actions.verify();
+      told.textContent = await this.actions.verify().catch((error) => sentence(error.message));
     };
     const next = CHAPTERS[number + 1];
+    const alone = this.actions.draws("reference") === undefined;
+    const paragraphs = alone && chapter.alone ? [...chapter.text.slice(0, -1), chapter.alone] : chapter.text;
     $("chapter").replaceChildren(
       element("h3", { textContent: `${number + 1}. ${this.counted(chapter.title)}` }),
-      ...chapter.text.map((text) => element("p", { textContent: this.counted(text) })),
+      ...paragraphs.map((text) => element("p", { textContent: this.counted(text) })),
       ...(chapter.action === "verify" ? [button("Check all of them", verify), told] : []),
       ...(next ? [element("p", {}, element("a", { href: `#chapter=${next.id}`, textContent: `Next: ${this.counted(next.title)}` }))] : []),
     );

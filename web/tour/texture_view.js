@@ -158,7 +158,9 @@ export class TextureView {
       const [x, y] = this.chosen;
       pen.strokeStyle = ink;
       pen.lineWidth = 2;
-      pen.strokeRect(x * this.across - 1, y * this.up - 1, Math.max(4, this.across + 2), Math.max(4, this.up + 2));
+      const box = (at, count, size) => [Math.min(at * size, count * size - 6) + 1, Math.max(4, size - 2)]; // inside the picture
+      const [[left, wide], [top, high]] = [box(x, width, this.across), box(y, height, this.up)];
+      pen.strokeRect(left, top, wide, high);
     }
     pen.restore();
     if (this.gutter) {

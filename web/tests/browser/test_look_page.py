@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsed import Browser
+from browsed import Browsed, Browser
 
 import glinfer
 from glinfer.formats import load_checkpoint
@@ -100,3 +101,10 @@ def test_addresses_phones_dark_screens_and_no_script(found: dict[str, Any]) -> N
     assert steps["odd"]["files"] == steps["opened"]["files"]
     assert steps["odd"]["layer"] == "all"
     assert steps["without"] == len(found["images"])
+
+
+def test_axe_finds_nothing(folder: Path, browse: Callable[..., Browsed]) -> None:
+    page = browse()
+    page.do("open", (folder / "index.html").as_uri())
+    page.do("wait", "#choice")
+    assert page.do("axe", True) == []

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsed import Browser
+from browsed import Browsed, Browser
 
 import glinfer
 from glinfer.inspect.profile.measure import profile
@@ -58,3 +59,17 @@ def test_the_table_sorts_and_the_page_suits_light_and_dark(found: dict[str, Any]
     assert len(set(found["papers"])) == 2
     assert found["ink"] == "rgb(0, 0, 0)", "charts of a dark page are printed in dark ink"
     assert not found["wide"]
+
+
+def test_axe_finds_nothing_and_paper_has_what_the_captions_name(
+    found: dict[str, Any], browse: Callable[..., Browsed]
+) -> None:
+    page = browse(viewport={"width": 390, "height": 800})
+    page.do("open", found["address"])
+    assert page.do("axe", True) == []
+    styles = "[...document.querySelectorAll('.block span')].map((each) => getComputedStyle(each).visibility)"
+    assert page.do("evaluate", styles) == ["visible"] * 2, "a phone has room for the numbers of both blocks"
+    page.do("media", "print")
+    for selector in (".bars i", ".bars b", ".block"):
+        style = f"getComputedStyle(document.querySelector({selector!r})).printColorAdjust"
+        assert page.do("evaluate", style) == "exact", selector

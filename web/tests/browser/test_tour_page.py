@@ -50,7 +50,7 @@ CHECKED = """(async () => {
 })()"""
 EXPLAINED = """(async () => {
   const { explain } = await import("glinfer-site/tour/explain.js");
-  const products = ["gemm.frag", "matmul.frag", "gate.frag", "linear.frag", "embed_token.frag"];
+  const products = ["gemm.frag", "matmul.frag", "gate.frag", "linear.frag", "embed_token.frag", "lookup.frag"];
   return Object.values(tour.recordings).map((recording) => {
     const { plan, ids } = recording;
     const known = plan.draws.map((draw, index) => {
@@ -225,14 +225,17 @@ def test_draws_are_stepped_through_and_laid_over_each_other(bundled_tour: str, b
     assert page.do("text", "#count") == "1 of 244"
     page.do("keys", "ArrowRight")
     assert "h.0.ln_1" in page.do("text", "#draw-number")
+    page.do("click", "#back")
     page.do("keys", "End")
-    assert page.do("text", "#count") == "244 of 244"
+    assert page.do("text", "#count") == "244 of 244", "a button that was pressed leaves the page its keys"
     page.do("fill", "#jump", "h.2.attn.head.3.scores")
     page.do("press", "#jump", "Enter")
     assert page.do("text", "#draw-title") == "Block 2, head 3: scores"
     assert "attention_scores.frag" in page.do("text", "#facts")
     page.do("click", "#shader summary")
     page.do("says", "#source > pre", "void main()")  # the browser tells of an opened <details> a little later
+    page.do("press", "#source > pre", "End")
+    assert page.do("text", "#draw-title") == "Block 2, head 3: scores", "code is scrolled by these keys"
     page.do("evaluate", "tour.panel.output.canvas.focus()")
     page.do("keys", "ArrowDown")
     assert "What token 1 “O” looks for, times what token 0 “R” offers" in page.do("text", "#texel-words")
@@ -245,6 +248,7 @@ def test_draws_are_stepped_through_and_laid_over_each_other(bundled_tour: str, b
     assert page.do("evaluate", "document.querySelectorAll('.chip').length") == 39
     page.do("evaluate", "document.querySelector('.chip[data-replaces=\"3\"]').click()")
     assert page.do("evaluate", "document.querySelectorAll('.cell.same').length") == 24
+    assert page.do("text", "#draw-other") == "In the fast plan: draw 4, Block 0: softmax and mixing values"
     assert "h.0.attn.head.0.probs" in page.do("text", "#draw-number")
     for width in WIDTHS:
         page.do("size", width, 800)
@@ -349,6 +353,14 @@ def test_a_site_has_the_tour_of_its_own_plan(
         seen.do("wait", "#timeline")  # the page before has a status too
         seen.do(*READY)
         assert seen.do("text", "#count") == "1 of 39"
+        assert "needs 39 of them" in seen.do("text", "#chapter")
+        for chapter, words in (
+            ("embedding", "row of the newest token"),
+            ("fusing", "with 39 draws"),
+        ):
+            seen.do("evaluate", f"location.hash = 'chapter={chapter}'")
+            seen.do("says", "#chapter", words)
+        seen.do("keys", "Home")
         assert seen.do("evaluate", "tour.verify()").startswith("Plan fast: 52 textures")
         seen.do("keys", "End")
         assert seen.do("text", "#draw-title") == "Candidates"
