@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterable, Mapping
-from inspect import signature  # the package has a folder inspect, whose name would hide the module
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -173,6 +172,8 @@ def stream(path: str | PathLike[str], prompt: str | Ids, **options: Any) -> Text
 
 def _split(call: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split options into those of ``load`` and those of ``Model.generate``; refuse unknown ones."""
+    from inspect import signature  # slow to import; the package's folder inspect would hide the module itself
+
     from glinfer.engine.loading import load_model
     from glinfer.engine.model import StreamOptions
 

@@ -7,7 +7,6 @@ The command line catches only these errors, prints the line and exits with statu
 from __future__ import annotations
 
 import importlib
-import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -113,7 +112,8 @@ def pip() -> str:
 
 def install_command(extra: str) -> str:
     """The command that installs one of glinfer's extras, from the source that glinfer was installed from."""
-    from importlib import metadata  # slow to import; only errors need it
+    import json  # slow to import, as metadata is; only errors need them
+    from importlib import metadata
 
     try:
         text = metadata.distribution("glinfer").read_text("direct_url.json")

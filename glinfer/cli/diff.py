@@ -12,6 +12,7 @@ import click
 from glinfer.cli import options as opt
 from glinfer.cli.common import (
     check_writable,
+    one_of,
     parse_ids,
     print_json,
     progress,
@@ -123,8 +124,8 @@ def diff_command(
     glinfer diff m.gab --a plan=reference --b limits=webgl2 --prompt "Once upon"
     glinfer diff a.gguf b.gguf --text sample.txt --tokens 200 --plot diff.png
     """
-    if sum(given is not None for given in (prompt, ids, text_path)) != 1:
-        raise InputError("expected exactly one of --prompt, --ids and --text")
+    if one_of({"--prompt": prompt, "--ids": ids, "--text": text_path}) is None:
+        raise InputError("found neither --prompt, --ids nor --text; give one of them")
     side_a, side_b = side_of("--a", model_a, settings_a), side_of("--b", model_b or model_a, settings_b)
     if plot is not None:
         check_picture(plot)

@@ -30,7 +30,14 @@ if TYPE_CHECKING:
 @click.command("run-batch")
 @click.argument("models", nargs=-1, required=True, metavar="[NAME=]MODEL…")
 @click.option(
-    "-i", "--input", "source", type=opt.NamedPath(), metavar="IN", required=True, help="Requests, one per line."
+    "-i",
+    "--input",  # the older name
+    "--in",
+    "source",
+    type=opt.NamedPath(),
+    metavar="IN",
+    required=True,
+    help="Requests, one per line.",
 )
 @click.option("-o", "--out", type=opt.NamedPath(), metavar="OUT", required=True, help="File for the results.")
 @click.option("--errors", type=opt.NamedPath(), metavar="ERR", help="File for failed requests. Default: OUT.")

@@ -211,7 +211,7 @@ class Inspected(Closing):
             raise InputError(f"there is no block {block}; expected 0 to {count - 1}")
         ids = self._ids_of(prompt)
         if len(ids) > context:
-            raise InputError(f"the prompt has {len(ids)} tokens; the context holds {context}")
+            raise InputError(f"the prompt has {len(ids)} tokens; this model's context holds {context}; shorten it")
         self._own.rewind(len(self._own))
         for start in range(0, len(ids) - 1, piece):
             self._own.prefill(ids[start : min(start + piece, len(ids) - 1)])

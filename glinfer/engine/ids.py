@@ -95,7 +95,7 @@ def whole_number(what: str, value: SupportsIndex, other: str = "") -> int:
 
 def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> int:
     """The first tokens that a full context keeps, -1 for a whole prompt; InputError if no other token would fit."""
-    other = "" if prompt is None else " or -1, the prompt"
+    other = "" if prompt is None else ", or -1 for the whole prompt"
     number = prompt if prompt is not None and keep == -1 else whole_number("of tokens to keep", keep, other)
     if number >= context:
         raise InputError(f"keep is {number} tokens; the context holds {context}; expected fewer")
@@ -119,7 +119,7 @@ def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
         raise InputError("the prompt is empty; expected at least one token")
     context = config.max_position_embeddings
     if len(checked) > context:
-        raise InputError(f"the prompt has {len(checked)} tokens; this model's context holds {context}")
+        raise InputError(f"the prompt has {len(checked)} tokens; this model's context holds {context}; shorten it")
     if isinstance(checked[-1], ImageToken):
         raise InputError("the prompt ends with an image; expected text after it")
     return check_tokens("the prompt", checked, config, images=True)

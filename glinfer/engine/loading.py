@@ -103,9 +103,7 @@ def named_adapters(
     if isinstance(lora, (str, PathLike)):
         return {DEFAULT_ADAPTER: lora}, 1
     if not isinstance(lora, Mapping) or not all(isinstance(path, (str, PathLike)) for path in lora.values()):
-        raise InputError(
-            f"lora is {type(lora).__name__}; expected the path of an adapter, or a dict of names and paths"
-        )
+        raise InputError(f"lora is {lora!r}; expected the path of an adapter, or a dict of names and paths")
     return dict(lora), 1 + list(lora).index(DEFAULT_ADAPTER) if DEFAULT_ADAPTER in lora else 0
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Iterable
-from inspect import signature
 from typing import Any, TypeVar, cast
 
 from glinfer.errors import OptionError
@@ -30,6 +29,8 @@ def named_options(*passed_on: type, call: str = "") -> Callable[[Method], Method
     """
 
     def decorated(method: Method) -> Method:
+        from inspect import signature  # slow to import; the package itself needs only check_options
+
         parameters = signature(method).parameters.values()
         known = {each.name for each in parameters if each.kind is not each.VAR_KEYWORD} - {"self"}
         known |= {name for options in passed_on for name in options.__annotations__}

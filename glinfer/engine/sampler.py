@@ -79,7 +79,7 @@ class SamplingOptions:
                 raise _bad(name, value, expected)
             object.__setattr__(self, name, number)
         off = isinstance(self.top_k, (int, np.integer)) and self.top_k == -1  # as in vLLM and llama.cpp
-        top_k = 0 if off else _whole("top_k", self.top_k, "a whole number, 0 or -1 (off) or more")
+        top_k = 0 if off else _whole("top_k", self.top_k, "a whole number of at least 1, or 0 or -1 for off")
         object.__setattr__(self, "top_k", top_k)
         if self.seed is not None:
             object.__setattr__(self, "seed", _whole("seed", self.seed, "a whole number, 0 or more, or None"))

@@ -98,7 +98,7 @@ def decode_text(data: bytes, source: str, expected: str = "text") -> str:
     try:
         return data.decode().removeprefix("\ufeff").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise InputError(f"{source} is not UTF-8 (byte {error.start}); expected {expected}") from None
+        raise InputError(f"{source} is not UTF-8 (byte {error.start}); expected {expected}; save it as UTF-8") from None
 
 
 _DEVICES = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(?:\..*)?", re.IGNORECASE)

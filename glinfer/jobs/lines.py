@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,14 @@ from glinfer.text.tokenizer import encodable
 
 Key = str | int
 _KEY_BYTES = 16
+
+
+def check_keys(found: Collection[str], known: Collection[str], other: str, command: str) -> None:
+    """Refuse unknown keys of a line; only lines for the other ``command`` have the key ``other``."""
+    for key in found:
+        if key not in known:
+            hint = f"; {command} reads such lines" if other in found else ""
+            raise InputError(f"unknown key {short(key)}; known: {', '.join(known)}{hint}")
 
 
 @dataclass(frozen=True)

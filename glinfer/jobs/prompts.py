@@ -19,7 +19,7 @@ from glinfer.engine.sampler import SamplingOptions
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath
 from glinfer.formats.jsonl import at_line, short
-from glinfer.jobs.lines import Key, LineForm, LineResult, RequestLine, hex_of, seed_of, text_of
+from glinfer.jobs.lines import Key, LineForm, LineResult, RequestLine, check_keys, hex_of, seed_of, text_of
 from glinfer.structured.structure import OPTIONS as STRUCTURES
 from glinfer.structured.structure import structure_of
 from glinfer.text.assembler import TextAssembler
@@ -50,9 +50,7 @@ class PromptForm(LineForm):
 
     def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
         """Check a prompt and its options."""
-        for key in found:
-            if key not in _KEYS:
-                raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")
+        check_keys(found, _KEYS, "custom_id", "'glinfer run-batch'")
         if ("prompt" in found) == ("ids" in found):
             raise InputError('expected either "prompt" (text) or "ids" (token ids), and not both')
         prompt = text_of("prompt", found["prompt"]) if "prompt" in found else _ids("ids", found["ids"])

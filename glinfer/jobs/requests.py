@@ -9,7 +9,7 @@ from typing import Any
 
 from glinfer.errors import InputError
 from glinfer.formats.jsonl import short
-from glinfer.jobs.lines import Key, LineForm, LineResult, RequestLine, seed_of, text_of
+from glinfer.jobs.lines import Key, LineForm, LineResult, RequestLine, check_keys, seed_of, text_of
 from glinfer.server.errors import ApiError
 from glinfer.server.routes import ROUTES
 
@@ -36,9 +36,7 @@ class RequestForm(LineForm):
 
     def parse(self, number: int, found: dict[str, Any]) -> RequestLine:
         """Check a line except its body, which the route checks."""
-        for key in found:
-            if key not in _KEYS:
-                raise InputError(f"unknown key {short(key)}; known: {', '.join(_KEYS)}")
+        check_keys(found, _KEYS, "prompt", "'glinfer generate --batch'")
         if missing := [key for key in _KEYS if key not in found]:
             raise InputError(f"{missing[0]} is missing; expected {', '.join(_KEYS)}")
         key = text_of("custom_id", found["custom_id"])

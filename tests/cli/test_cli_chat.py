@@ -225,7 +225,8 @@ def test_quit_and_the_end_of_the_input_leave(speaker: Path, chat: Any, prompts: 
 
 
 def test_input_that_is_no_utf8_is_one_line(small: Path, chat: Any) -> None:
-    assert chat(b"caf\xe9\n", small) == (2, "", "glinfer: standard input is not UTF-8 (byte 3); expected text\n")
+    words = "glinfer: standard input is not UTF-8 (byte 3); expected text; save it as UTF-8\n"
+    assert chat(b"caf\xe9\n", small) == (2, "", words)
 
 
 @pytest.mark.slow

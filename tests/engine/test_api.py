@@ -135,7 +135,7 @@ def test_prompts_that_cannot_be(model: Model) -> None:
         ([300], "token 0 of the prompt is 300; .* 0 to 299"),
         ([-1], "token 0 of the prompt is -1; .* 0 to 299"),
         ([5, 299, 10**30], f"token 2 of the prompt is {10**30}; .* 0 to 299"),
-        ([1] * 65, "the prompt has 65 tokens; this model's context holds 64"),
+        ([1] * 65, "the prompt has 65 tokens; this model's context holds 64; shorten it"),
         ("x " * 500, "this model's context holds 64"),
         ("a\ud800b", "surrogate"),
     ]

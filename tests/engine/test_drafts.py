@@ -287,7 +287,7 @@ class TestStreams:
 
 class TestRefusals:
     def test_drafts_that_cannot_be(self, model: Model, llama: Model) -> None:
-        with pytest.raises(InputError, match="there is no speculate='model'; expected one of ngram, or None"):
+        with pytest.raises(InputError, match="there is no speculate='model'; expected 'ngram', or None"):
             model.stream(PROMPT, speculate="model")
         with pytest.raises(InputError, match="found both speculate and a draft model; give one of them"):
             model.stream(PROMPT, speculate="ngram", draft=model)

@@ -134,5 +134,5 @@ def test_what_cannot_be_kept_is_refused(fast: Model, keep: int, says: str) -> No
             refused()
     with pytest.raises(InputError, match="keep is"):
         fast.generate(list(range(CONTEXT)), keep=-1)
-    with pytest.raises(InputError, match=r"at least 0 or -1, the prompt$"):
+    with pytest.raises(InputError, match=r"at least 0, or -1 for the whole prompt$"):
         fast.stream([1], keep=-2)

@@ -206,9 +206,9 @@ class TestRuns:
 
 def test_bad_input_is_told_in_one_line(bare: Path, small: Path, tmp_path: Path, capsys: Capture) -> None:
     for arguments, expected in (
-        ((), "expected exactly one of --prompt, --ids and --text"),
-        (("--ids", "1", "--prompt", "x"), "expected exactly one of --prompt, --ids and --text"),
-        (("--text", "x", "--ids", "1"), "expected exactly one of --prompt, --ids and --text"),
+        ((), "found neither --prompt, --ids nor --text; give one of them"),
+        (("--ids", "1", "--prompt", "x"), "found both --prompt and --ids; give one of them"),
+        (("--text", "x", "--ids", "1"), "found both --ids and --text; give one of them"),
         (("--ids", "1,x"), "found 'x' in the token ids"),
         (("--ids", ""), "the prompt is empty"),
         (("--prompt", "text"), "no tokenizer was given"),

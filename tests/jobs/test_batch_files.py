@@ -157,6 +157,7 @@ class TestPrompts:
         (b'{"prompt": "x", "id": "\\udfff"}', "id has half a surrogate pair"),
         ({"prompt": "x", "id": "first"}, 'the id "first" is already on line 1'),
         ({"prompt": "x", "Temperature": 1}, 'unknown key "Temperature"; known: prompt, ids, id, max_tokens, temp'),
+        ({"custom_id": "x", "body": {}}, "lora; 'glinfer run-batch' reads such lines"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected a whole number of at least 1"),
         ({"prompt": "x", "max_tokens": 2.0}, "max_tokens is 2.0"),
         ({"prompt": "x", "temperature": "hot"}, "temperature is 'hot'"),

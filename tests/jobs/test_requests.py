@@ -82,6 +82,7 @@ BROKEN = [
     (request(url=5), "url is 5; expected one of"),
     (request(body=[CHAT]), "expected a JSON object"),
     (request(Body=CHAT), 'unknown key "Body"; known: custom_id, method, url, body'),
+    ({"id": 1, "prompt": "O"}, "known: custom_id, method, url, body; 'glinfer generate --batch' reads such lines"),
 ]
 
 

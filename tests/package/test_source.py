@@ -417,6 +417,17 @@ def test_gl_comes_with_what_needs_it_first() -> None:
     assert "moderngl" in said[1]
 
 
+def test_a_command_begins_without_slow_imports() -> None:
+    """Ctrl-C prints a traceback until :func:`glinfer.cli.main` runs, so little may be imported before it."""
+    said = ran(
+        "import sys\n"
+        "before = {*sys.modules}\n"
+        "import glinfer.cli\n"
+        "print(*sorted({'inspect', 'json', 'numpy', 'click'} & {*sys.modules} - before))\n"
+    )
+    assert said == [""]
+
+
 def test_generate_imports_only_what_a_text_needs() -> None:
     """No tables or bars, templates, optional packages or databases, nor the parts of other commands."""
     said = ran(

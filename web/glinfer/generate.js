@@ -61,7 +61,7 @@ export function pauses() {
  * @yields {number} a token id.
  */
 export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null, speculate = null, keep = 0 }) {
-  if (prompt.length > model.context) throw new GlinferError(`the prompt has ${prompt.length} tokens; this model's context holds ${model.context}`);
+  if (prompt.length > model.context) throw new GlinferError(`the prompt has ${prompt.length} tokens; this model's context holds ${model.context}; shorten it`);
   model.keep = checkKeep(keep, prompt.length, model.context);
   const pause = pauses();
   const speculation = speculate === null ? null : new Speculation(new Ngrams(), model.runTimes);

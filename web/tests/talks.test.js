@@ -147,7 +147,7 @@ test("full contexts keep and drop what Python's do", { skip: noPython }, async (
 
 test("what cannot be kept is refused, and a prompt beyond the context, as in Python", async () => {
   const longer = Array.from({ length: 65 }, () => 50);
-  await assert.rejects(async () => void (await modelOf(64, 100).stream(longer).next()), /^GlinferError: the prompt has 65 tokens; this model's context holds 64$/);
+  await assert.rejects(async () => void (await modelOf(64, 100).stream(longer).next()), /^GlinferError: the prompt has 65 tokens; this model's context holds 64; shorten it$/);
   assert.equal((await modelOf(65, 100).stream(longer).next()).done, false);
   for (const [keep, says] of [[64, /keep is 64 tokens; the context holds 64/], [-2, /keep is -2; expected/], [1.5, /keep is 1.5; expected/]]) {
     await assert.rejects(async () => void (await modelOf(64, 100).stream([50], { keep }).next()), says);

@@ -37,7 +37,7 @@ _IDLE = 8  # tokens without an accepted guess before drafts are tried less often
 def check_speculation(speculate: str | None, draft: object) -> None:
     """Refuse an unknown value of ``speculate``, or both options together, with an InputError."""
     if speculate is not None and speculate not in SPECULATE:
-        raise InputError(f"there is no speculate={speculate!r}; expected one of {', '.join(SPECULATE)}, or None")
+        raise InputError(f"there is no speculate={speculate!r}; expected {', '.join(map(repr, SPECULATE))}, or None")
     if speculate is not None and draft is not None:
         raise InputError("found both speculate and a draft model; give one of them")
 
