@@ -33,7 +33,7 @@ from glinfer.errors import InputError
 from qa.steps import ROOT
 
 WORDS = ("ROMEO:", "JULIET:", "the king", "my lord", "what light", "this night", "thou art", "love", "a crown")
-START_SECONDS = 120.0
+START_SECONDS = 600.0
 """Limit for loading the model, in seconds."""
 QUEUE = 2
 """Requests that may wait, for each client; one address may take half of them."""

@@ -21,7 +21,7 @@ from typing import Any
 
 from glinfer.engine.loading import load_model
 from glinfer.engine.model import Model
-from glinfer.engine.requests import Running
+from glinfer.engine.requests import BatchRequest, Running
 from glinfer.engine.scheduler import Event, Scheduler
 from glinfer.errors import ContextError, GLError, GlinferError
 from glinfer.gl.context import Device
@@ -29,6 +29,7 @@ from glinfer.server.errors import ApiError, again_soon, failed, log, refused
 from glinfer.server.limits import EMBED_REQUESTS, share
 from glinfer.server.metrics import Metrics
 from glinfer.server.served import ModelSource, Served
+from glinfer.text.encoder import EncodedText
 
 EVENT_SECONDS = 0.002
 """Shortest time between two events of a stream, for each other running sequence; many send 500 a second in all."""
@@ -274,7 +275,9 @@ class Worker:
                     error.args = (f"{source.name}: {error}",)
                 raise
             model.engine.nan_guard.traces = False  # which would keep all others waiting
-            runner.take(model, EMBED_REQUESTS if model.config.embeds else self._schedule(runner, model).slots)
+            slots = EMBED_REQUESTS if model.config.embeds else self._schedule(runner, model).slots
+            self._warm_up(runner, model)
+            runner.take(model, slots)
         self._count_textures()
         self._tell_loop(self._on_ready)
 
@@ -282,6 +285,18 @@ class Worker:
         """Stop loading after :meth:`stop`; takes the arguments of ``on_upload``."""
         if self._stopped:
             raise _StoppedError
+
+    def _warm_up(self, runner: Runner, model: Model) -> None:
+        """Run a short request before the server is ready, since drivers compile a shader at its first draw."""
+        prompt = [0] * min(2, model.config.max_position_embeddings)
+        if model.config.embeds:
+            for _ in model.embedder.encoder.steps([EncodedText(prompt, [0] * len(prompt))]):
+                self._require_wanted()
+        if runner.scheduler is not None:
+            runner.scheduler.insert(BatchRequest(prompt, {"max_tokens": 2}, client=object()))
+            while len(runner.scheduler):
+                self._require_wanted()
+                runner.scheduler.next()
 
     def _schedule(self, runner: Runner, model: Model) -> Scheduler:
         options = {name: value for name, value in vars(runner.source.scheduler).items() if value is not None}

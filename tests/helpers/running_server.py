@@ -44,8 +44,8 @@ def speaker(path: Path, reply: Sequence[int], *, after: int) -> Path:
 class Steps:
     """Steps of the model: all go on by themselves, or while they are held only those that were allowed."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, held: bool = True) -> None:
-        self.begun, self._allowed, self._held, self._changed = 0, 0, held, threading.Condition()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self._allowed, self._held, self._changed = 0, 0, False, threading.Condition()
         run = Batch.run
 
         def stepping(batch: Batch, *given: Any) -> Any:
@@ -116,7 +116,7 @@ class Running:
         eventually(until, "the server")
 
     def ready(self) -> Running:
-        self.wait(lambda: self.failure is not None or self.get("/health").status_code == 200)
+        self.wait(lambda: self.failure is not None or self.server.worker.ready)
         assert self.failure is None, self.failure
         return self
 

@@ -60,7 +60,7 @@ def no_processes() -> Iterator[None]:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Iterator[Steps]:
-    """Held until the test lets them go."""
+    """They go on until the test holds them, as a server runs a request before it is ready."""
     made = Steps(monkeypatch)
     yield made
     made.go()

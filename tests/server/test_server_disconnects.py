@@ -39,6 +39,7 @@ def server(small: Path) -> Iterator[Running]:
 def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: bool) -> None:
     """The step that runs when the client goes is the last one that has it, and the next is of one who waits."""
     right = httpx.Client(timeout=DEADLINE, verify=False)
+    steps.hold()
     steps.allow(5)
     scheduler, worker = scheduler_of(server), server.server.worker
     asked = sent(server, {**LONG, "stream": stream, "n": 2})

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.gl
 
 TEXT, SCORE = "/v1/completions", "/v1/score"
 PICKED: dict[str, Any] = {"model": "small", "prompt": "Once upon", "max_tokens": 4, "seed": 2}
-LISTED = {**PICKED, "top_k": 5}
+LISTED = {**PICKED, "top_k": 5, "presence_penalty": 0.5}
 SCORED: dict[str, Any] = {"model": "small", "input": ["Once upon", "a time"]}
 REQUESTS = [(TEXT, LISTED), (SCORE, SCORED), (TEXT, PICKED)]
 

@@ -21,11 +21,13 @@ import pytest
 from broken_driver import GUILTY, BrokenDriver
 from own_process import DEADLINE, ROOT, eventually, ran
 from running_server import Running, Steps, refused, running
+from tiny_embedders import write_embedder
 
 from glinfer.engine.batch import Batch, SchedulerOptions
 from glinfer.engine.score import TextScorer
 from glinfer.errors import FormatError, InputError, NumbersError
 from glinfer.gl.context import Device
+from glinfer.program.session import Session
 from glinfer.server import worker
 from glinfer.server.off_loop import thread_pool
 from glinfer.server.run import HttpServer, ServerOptions
@@ -166,7 +168,6 @@ class TestFailures:
             driver.mend()
             close(self)
 
-        steps.go()
         with running(("small", small), slots=2) as server:
             expected = server.post("/v1/completions", LONG).json()["choices"]
             steps.hold()
@@ -208,6 +209,24 @@ class TestFailures:
         made.server.end()
         made.thread.join(DEADLINE)
         assert made.failure is None
+
+    def test_plans_of_the_first_answers_have_run_before(
+        self, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A driver compiles a shader at its first draw, which takes seconds."""
+        ran, run = set[Session](), Session.run
+
+        def noted(self: Session, *given: Any, **named: Any) -> Any:
+            ran.add(self)
+            return run(self, *given, **named)
+
+        monkeypatch.setattr(Session, "run", noted)
+        write_embedder(tmp_path / "bert")
+        with running(("small", small), ("bert", tmp_path / "bert"), slots=2) as server:
+            before = ran.copy()
+            assert "choices" in server.post("/v1/completions", {**LONG, "prompt": "Once upon a time"}).json()
+            assert "data" in server.post("/v1/embeddings", {"model": "bert", "input": "the cat"}).json()
+        assert ran == before
 
     def test_the_end_comes_while_weights_are_uploaded(self, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         begun, never = threading.Event(), threading.Event()
@@ -332,6 +351,7 @@ class TestEnd:
 
     def test_no_new_requests_while_others_finish(self, small: Path, steps: Steps) -> None:
         with running(("small", small), slots=2, grace=600) as server:
+            steps.hold()
             steps.allow(5)
             asked = Streaming(server)
             asked.read(2)
@@ -345,6 +365,7 @@ class TestEnd:
         """It waits for the step that is under way, in which nothing can be told."""
         monkeypatch.setattr("glinfer.server.run._CLOSING_SECONDS", 600)
         with running(("small", small), slots=2, grace=0.0) as server:
+            steps.hold()
             steps.allow(5)
             asked = Streaming(server)
             asked.read(2)

@@ -301,6 +301,7 @@ class TestQueues:
         """Of 8 that wait, one client has 4, the next 2, and so on; those of the model are for whoever comes."""
         access = Access(keys=("one", "two", "three"))
         with running(("small", small), access=access, slots=2, max_waiting=8) as server, server.http() as http:
+            steps.hold()
 
             def ask(key: str, n: int) -> socket.socket:
                 return asked(server, "/v1/completions", {**TEXT, "max_tokens": 9, "n": n, "stream": True}, key=key)
