@@ -25,7 +25,7 @@ from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.kernels.spec import Array
 from glinfer.program.plan import Plan
 
-MIN_BYTES = 1 << 26
+MIN_BYTES = 1 << 22
 """Fewer bytes of texels are not kept, because making them takes little time."""
 MAX_BYTES = 4 << 30
 """Limit for all files together; one has at most half of it, and as much of the disk stays free."""

@@ -48,6 +48,19 @@ class TestEntryPoint:
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout == glinfer.generate(small, "Once upon", seed=1, max_tokens=4) + "\n"
 
+    @pytest.mark.parametrize("given", [{}, {"OPENBLAS_THREAD_TIMEOUT": "9"}])
+    def test_it_ends_without_a_search_for_garbage(self, given: dict[str, str]) -> None:
+        """Nor do NumPy's idle threads stay awake for long, unless the user wants it."""
+        script = (
+            "import atexit, gc, os\n"
+            "atexit.register(lambda: print(gc.get_freeze_count() > 0, os.environ['OPENBLAS_THREAD_TIMEOUT']))\n"
+            "from glinfer.cli import main\n"
+            "main(['--version'])\n"
+        )
+        usual = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+        done = finished([sys.executable, "-c", script], env={**usual, **given})
+        assert done.stdout.splitlines()[1:] == [f"True {given.get('OPENBLAS_THREAD_TIMEOUT', '20')}"]
+
 
 class TestInterrupts:
     @pytest.mark.slow

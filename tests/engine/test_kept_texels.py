@@ -242,6 +242,8 @@ def test_models_without_many_texels_are_not_kept(path: Path, folder: Path, monke
     monkeypatch.setenv("GLINFER_CACHE", str(folder.parent))
     glinfer.load(path).close()
     assert not folder.exists()
+    glinfer.load("shakespeare").close()
+    assert len([*folder.iterdir()]) == 1, "the bundled model has enough of them"
 
 
 def test_of_two_models_at_once_one_writes(path: Path, packed: list[int], folder: Path) -> None:
