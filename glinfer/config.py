@@ -539,6 +539,7 @@ class ModelConfig:
             shared=self.family.shared_expert,
             apart=self.shared_expert_intermediate_size > 0,
             sigmoid=self.family.sigmoid_router,
+            share_eps=self.family.share_eps,
             biased=self.use_expert_bias,
             scale=self.routed_scaling_factor,
             own_norms=bool(self.family.names.expert_norm),

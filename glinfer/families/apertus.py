@@ -39,6 +39,7 @@ FAMILY = Family(
     ),
     gguf=Gguf(
         "apertus",
+        head="own",
         slowed_pairs=True,
         attention_bias=False,
         listed=("alpha_p", "alpha_n"),

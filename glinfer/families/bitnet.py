@@ -39,6 +39,7 @@ FAMILY = Family(
     ),
     gguf=Gguf(
         "bitnet",
+        head="tied",
         attention_bias=False,
         names=replace(GGUF_NAMES, output_norm="attn_sub_norm", down_norm="ffn_sub_norm"),
         more=_of_metadata,

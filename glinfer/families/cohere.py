@@ -32,5 +32,7 @@ FAMILY = Family(
         only={**SAME_MATHS, "use_qk_norm": (False, None)},
         more=divided_logits,
     ),
-    gguf=Gguf("command-r", scalars={"logits_scaling": ("logit_scale", 1 / _SCALE)}, inverted=("logits_scaling",)),
+    gguf=Gguf(
+        "command-r", head="tied", scalars={"logits_scaling": ("logit_scale", 1 / _SCALE)}, inverted=("logits_scaling",)
+    ),
 )

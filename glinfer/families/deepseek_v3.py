@@ -76,6 +76,7 @@ FAMILY = Family(
     names=with_latents(glm4_moe.NAMES),
     positions="neighbours",
     sigmoid_router=True,
+    share_eps=1e-20,
     usual={
         **USUAL,
         "norm_topk_prob": True,

@@ -34,5 +34,7 @@ FAMILY = replace(
         experts=(128, 6, False),
         more=_more,
     ),
-    gguf=replace(_GGUF, architecture="dots1", partial_rotary=False, attention_bias=False, names=GGUF_EXPERT_NAMES),
+    gguf=replace(
+        _GGUF, architecture="dots1", head="own", partial_rotary=False, attention_bias=False, names=GGUF_EXPERT_NAMES
+    ),
 )

@@ -50,6 +50,7 @@ FAMILY = replace(
     gguf=replace(
         glm4_moe.FAMILY.in_gguf,
         architecture="exaone-moe",
+        head="own",
         partial_rotary=False,
         attention_bias=False,
         names=GGUF_EXPERT_NAMES,

@@ -19,5 +19,5 @@ FAMILY = Family(
         tied=True,
         null_heads=False,
     ),
-    gguf=Gguf("gemma", attention_bias=False),
+    gguf=Gguf("gemma", head="tied", attention_bias=False),
 )

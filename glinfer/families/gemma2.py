@@ -38,6 +38,7 @@ FAMILY = Family(
     ),
     gguf=Gguf(
         "gemma2",
+        head="tied",
         attention_bias=False,
         scalars={name: (name, usual) for name, usual in _SCALARS.items()},
         more=_of_metadata,

@@ -42,6 +42,7 @@ FAMILY = replace(
     gguf=replace(
         gemma2.FAMILY.in_gguf,
         architecture="gemma3",
+        head="either",
         scalars={"final_logit_softcapping": ("final_logit_softcapping", 0.0)},
         more=_of_metadata,
     ),

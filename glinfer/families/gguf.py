@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import FULL, LONGEST_PERIOD, SLIDING, every, shortest_pattern
@@ -80,6 +80,7 @@ class Gguf:
 
     Attributes:
         architecture: ``general.architecture``.
+        head: whether llama.cpp loads only files with a matrix of the head (``own``), or without one (``tied``).
         pairs_together: whether rotary positions rotate adjacent elements in the rows of queries and keys.
         slowed_pairs: whether ``rope_freqs.weight`` may slow each pair down too; with ``pairs_together`` it always may.
         attention_bias: whether its attention may have biases.
@@ -107,6 +108,7 @@ class Gguf:
     """
 
     architecture: str
+    head: Literal["either", "own", "tied"] = "either"
     pairs_together: bool = False
     slowed_pairs: bool = False
     attention_bias: bool = True

@@ -79,6 +79,7 @@ FAMILY = Family(
     "glm4_moe",
     names=NAMES,
     sigmoid_router=True,
+    share_eps=1e-20,
     attention_biases=("q", "k", "v"),
     usual={
         "attention_bias": True,

@@ -59,6 +59,7 @@ FAMILY = Family(
     ),
     gguf=Gguf(
         "gptneox",
+        head="own",
         partial_rotary=True,
         names=replace(GGUF_NAMES, projection="attn_qkv"),
         more=_of_metadata,

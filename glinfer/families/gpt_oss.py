@@ -74,6 +74,7 @@ FAMILY = Family(
     ),
     gguf=Gguf(
         "gpt-oss",
+        head="own",
         names=replace(GGUF_EXPERT_NAMES, mlp_norm="post_attention_norm"),
         inner_key="expert_feed_forward_length",
         more=_of_metadata,

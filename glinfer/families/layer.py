@@ -72,6 +72,7 @@ class Experts:
             logit.
         apart: whether the shared expert has another width than the others, so that it has passes of its own.
         sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
+        share_eps: a number added to the sum of the chosen sigmoids that ``normed`` divides by.
         biased: whether experts are chosen by their sigmoid, or their part of a softmax over all, plus a learned number.
         scale: a factor of the weights.
         own_norms: whether router, experts and shared expert have norms of their own, and each expert a factor.
@@ -87,6 +88,7 @@ class Experts:
     shared: bool = False
     apart: bool = False
     sigmoid: bool = False
+    share_eps: float = 0.0
     biased: bool = False
     scale: float = 1.0
     own_norms: bool = False

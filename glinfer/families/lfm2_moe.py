@@ -25,6 +25,7 @@ FAMILY = replace(
     lfm2.FAMILY,
     name="lfm2_moe",
     sigmoid_router=True,
+    share_eps=1e-6,
     names=replace(
         lfm2.FAMILY.names,
         gate="feed_forward.experts.{}.w1",

@@ -31,6 +31,7 @@ FAMILY = Family(
     ),
     gguf=Gguf(
         "minimax-m2",
+        head="own",
         partial_rotary=True,
         attention_bias=False,
         names=GGUF_EXPERT_NAMES,

@@ -18,5 +18,5 @@ FAMILY = Family(
         eps=1e-5,
         keys={"layer_norm_eps": ("norm_eps",)},
     ),
-    gguf=Gguf("nemotron", partial_rotary=True),
+    gguf=Gguf("nemotron", head="own", partial_rotary=True),
 )

@@ -59,6 +59,7 @@ FAMILY = replace(
     name="nemotron_h_moe",
     names=NAMES,
     sigmoid_router=True,
+    share_eps=1e-20,
     mlp_biases=(),
     usual={
         **_DENSE.usual,

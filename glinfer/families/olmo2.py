@@ -10,5 +10,5 @@ FAMILY = Family(
     layer=LayerConfig(norms="after", head_norms="width"),
     attention_biases=("q", "k", "v", "o"),
     huggingface=HuggingFace(sizes=(50304, 4096, 11008, 32, 32, 0, 0, 2048), eps=1e-5),
-    gguf=Gguf("olmo2", attention_bias=False),
+    gguf=Gguf("olmo2", head="own", attention_bias=False),
 )

@@ -24,5 +24,5 @@ FAMILY = Family(
         only={**SAME_MATHS, "clip_qkv": (None,)},
         experts=(64, 8, False),
     ),
-    gguf=Gguf("olmoe", attention_bias=False, names=GGUF_EXPERT_NAMES, more=_of_metadata),
+    gguf=Gguf("olmoe", head="own", attention_bias=False, names=GGUF_EXPERT_NAMES, more=_of_metadata),
 )

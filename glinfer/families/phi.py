@@ -25,5 +25,5 @@ FAMILY = Family(
         eps=1e-5,
         only={**SAME_MATHS, "qk_layernorm": (False, None), "tie_word_embeddings": (False, None)},
     ),
-    gguf=Gguf("phi2", partial_rotary=True),
+    gguf=Gguf("phi2", head="own", partial_rotary=True),
 )

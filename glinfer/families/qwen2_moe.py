@@ -34,5 +34,5 @@ FAMILY = replace(
         experts=(60, 4, False),
         more=_more,
     ),
-    gguf=replace(qwen3_moe.FAMILY.in_gguf, architecture="qwen2moe", attention_bias=True, more=_of_metadata),
+    gguf=replace(qwen3_moe.FAMILY.in_gguf, architecture="qwen2moe", head="own", attention_bias=True, more=_of_metadata),
 )

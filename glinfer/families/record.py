@@ -34,6 +34,7 @@ class Family:
         scans: whether its layers with a state have the scan of Mamba-2 instead of the gated delta rule.
         activation: the usual ``hidden_act``; GGUF files have no other.
         sigmoid_router: whether the weights of experts are sigmoids, see :class:`glinfer.families.layer.Experts`.
+        share_eps: a number that its router adds to the sum of the chosen sigmoids.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         encodes: whether its models only embed texts: tokens see later tokens, so texts cannot be continued.
         by_grid: whether an image encoder takes images of any shape as two frames: places of patches are interpolated,
@@ -68,6 +69,7 @@ class Family:
     scans: bool = False
     activation: str = "silu"
     sigmoid_router: bool = False
+    share_eps: float = 0.0
     scaled_embeddings: bool = False
     encodes: bool = False
     by_grid: bool = False

@@ -22,5 +22,5 @@ FAMILY = Family(
         only={**SAME_MATHS, "use_parallel_residual": (False,), "qk_layernorm": (False,)},
         more=_biases,
     ),
-    gguf=Gguf("stablelm", partial_rotary=True),
+    gguf=Gguf("stablelm", head="own", partial_rotary=True),
 )

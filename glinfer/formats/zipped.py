@@ -34,6 +34,7 @@ from glinfer.formats.files import (
     work_folder,
 )
 from glinfer.formats.huggingface.config import read_config
+from glinfer.formats.huggingface.sentence import MODULES
 from glinfer.limits import MAX_ZIP_BYTES, MAX_ZIP_ENTRIES, MAX_ZIP_GROWTH, MAX_ZIP_LIST_BYTES, ZIP_SLACK
 
 ZIP_MAGIC = b"PK\x03\x04"
@@ -78,7 +79,7 @@ def unpacked(path: AnyPath) -> AnyPath:
     unpacked_from[str(target)] = os.fspath(path)
     if not target.is_dir():
         _unpack(Path(path), target)
-    return _model_in(target, path)
+    return _model_in(target, path, [each.relative_to(target).as_posix() for each in target.rglob("*")])
 
 
 def is_zip(path: AnyPath) -> bool:
@@ -147,14 +148,20 @@ def _passing_folder() -> Path:
     return folder
 
 
-def _model_in(folder: Path, path: AnyPath) -> Path:
-    """The folder itself, or its only subfolder that has a model."""
-    if (folder / _CONFIG).is_file():
+def _model_in(folder: Path, path: AnyPath, names: Iterable[str]) -> Path:
+    """The folder itself, or its only subfolder that has a model, by the names of the files in it.
+
+    A subfolder beside modules or weights has a part of a model, such as ``1_Pooling``.
+    """
+    files = list(map(PurePosixPath, names))
+    beside = {file.name for file in files if len(file.parts) == 1}
+    if _CONFIG in beside:
         return folder
-    found = [each for each in folder.iterdir() if (each / _CONFIG).is_file()]
-    if len(found) != 1:
+    found = [file.parent for file in files if file.name == _CONFIG and len(file.parts) == 2]
+    is_part = any(name == MODULES or name.endswith((".safetensors", ".bin")) for name in beside)
+    if is_part or len(found) != 1:
         raise FormatError(f"{shown(path)}: found no model in it; expected one {_CONFIG} with the weights beside it")
-    return found[0]
+    return folder / found[0]
 
 
 def _unpack(path: Path, target: Path) -> None:
@@ -173,7 +180,7 @@ def _unpack(path: Path, target: Path) -> None:
             is_first = {entry: PurePosixPath(entry.filename).name == _CONFIG for entry in packed.infolist()}
             _write(packed, [entry for entry, first in is_first.items() if first], made)
             with noted_files():  # this file will be in another folder
-                read_config(_model_in(made, path) / _CONFIG)
+                read_config(_model_in(made, path, packed.namelist()) / _CONFIG)
             _write(packed, [entry for entry, first in is_first.items() if not first], made)
             try:
                 made.rename(target)

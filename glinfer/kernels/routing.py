@@ -10,7 +10,6 @@ from glinfer.families.layer import Experts
 from glinfer.kernels.published.linear import activate
 from glinfer.kernels.spec import Array, Params, Part, given
 
-_NO_SHARES = 1e-6  # is added to the total of sigmoids
 _LEAST_TOTAL = 1e-12  # of shares of a softmax whose experts learned numbers choose
 
 
@@ -21,7 +20,7 @@ def route_defines(experts: Experts) -> list[tuple[str, float]]:
         ("EXPERT_TEXELS", -(-experts.count // 4)),
         ("USED", experts.used),
         ("NORMALISED", int(experts.normed)),
-        *given(SIGMOID=experts.sigmoid, BIASED=experts.biased),
+        *given(SIGMOID=experts.sigmoid, SHARE_EPS=experts.share_eps, BIASED=experts.biased),
         *given(GROUPS=experts.groups, GROUPS_KEPT=experts.kept),
         *given(WEIGHT_SCALE=None if experts.scale == 1.0 else float(experts.scale)),
     ]
@@ -71,6 +70,6 @@ def routed(logits: Array, params: Params, bias: Array | None) -> tuple[Array, Ar
     chosen = np.argsort(-ranks, axis=1, kind="stable")[:, : int(params["USED"])]
     found = np.take_along_axis(shares, chosen, axis=1)
     if params["NORMALISED"]:
-        total = found.sum(axis=1, keepdims=True) + _NO_SHARES * sigmoid
+        total = found.sum(axis=1, keepdims=True) + params.get("SHARE_EPS", 0.0)
         found = found / (total if sigmoid or bias is None else np.maximum(total, _LEAST_TOTAL))
     return chosen, scale * found

@@ -2,24 +2,24 @@
 // Needs ROUTED(t), texel t of the EXPERT_TEXELS texels of the row's logits. Each choice scans the logits once, without
 // sorting. With SIGMOID the weights are sigmoids, not a softmax; with BIASED experts are chosen by either plus BIAS(t).
 // With GROUPS they are those of GROUPS_KEPT groups: with BIASED those with the largest sum of their best two, else those
-// with the best expert.
+// with the best expert. SHARE_EPS is added to the sum of the chosen sigmoids.
 #ifdef SIGMOID
 float share_of(float logit, float largest) {
     return logit < -88.0 ? 0.0 : 1.0 / (1.0 + exp(-logit));  // below -88 exp overflows
 }
-#define NO_SHARES 1e-6
 #elif defined(BIASED)
 #define LEAST_TOTAL 1e-12
 float most = -3.4e38, total = 0.0;  // the largest of all logits, and the divisor of their softmax
 float share_of(float logit, float largest) {
     return exp(logit - most) / total;
 }
-#define NO_SHARES 0.0
 #else
 float share_of(float logit, float largest) {
     return exp(logit - largest);
 }
-#define NO_SHARES 0.0
+#endif
+#ifndef SHARE_EPS
+#define SHARE_EPS 0.0
 #endif
 #ifdef BIASED
 vec4 ranks_of(int t) {
@@ -77,7 +77,7 @@ void keep_groups() {
 // its rank. With NORMALISED the divisor is the total of the chosen experts, else of all, or 1 for shares of 1.
 int choice_of(int number, out vec4 scores) {
     int chosen = 0;
-    scores = vec4(0.0, 0.0, NO_SHARES, 0.0);
+    scores = vec4(0.0, 0.0, SHARE_EPS, 0.0);
     float last = 0.0;
     int at = -1;
 #ifdef LEAST_TOTAL

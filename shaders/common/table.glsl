@@ -48,7 +48,8 @@ uniform sampler2D wpe;
 vec4 embedding(int token, int position, int column) {
     vec4 y = table_row(token, column) * float(EMBEDDING_SCALE);
 #if POSITIONS
-    y += FETCH(wpe, ivec2((position / WPE_STACK) * WPE_TEXELS + column, position % WPE_STACK), ivec2(WPE_WIDTH, WPE_HEIGHT));
+    int row = min(position, WPE_WIDTH / WPE_TEXELS * WPE_STACK - 1);  // positions of padding rows may be after the table
+    y += FETCH(wpe, ivec2((row / WPE_STACK) * WPE_TEXELS + column, row % WPE_STACK), ivec2(WPE_WIDTH, WPE_HEIGHT));
 #endif
     return y;
 }

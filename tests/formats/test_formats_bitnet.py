@@ -18,6 +18,7 @@ from glinfer.errors import FormatError
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, write_gguf
 
 SETTINGS = {**MODELS["bitnet"].settings, "intermediate_size": 104}
+
 QUERIES = "model.layers.1.self_attn.q_proj.weight"
 Array = np.ndarray[Any, Any]
 
@@ -31,10 +32,10 @@ def scaled(weights: Array) -> tuple[Array, np.float32]:
     return np.clip(np.rint(weights / scale), -1, 1), scale
 
 
-def write_packed(folder: Path, **changes: Array) -> Path:
+def write_packed(folder: Path, given: dict[str, Any] = SETTINGS, **changes: Array) -> Path:
     """The same model with four weights a byte, rows of quarters of a matrix in the bits of one row."""
     found: dict[str, Array] = {}
-    for name, weights in load_file(write_model(Made(SETTINGS, seed=3), folder) / "model.safetensors").items():
+    for name, weights in load_file(write_model(Made(given, seed=3), folder) / "model.safetensors").items():
         found[name] = weights
         if "proj" in name:
             levels, scale = scaled(weights)
@@ -42,7 +43,7 @@ def write_packed(folder: Path, **changes: Array) -> Path:
             found[name] = quarters[0] | quarters[1] << 2 | quarters[2] << 4 | quarters[3] << 6
             found[f"{name}_scale"] = np.array([scale], np.float32)
     save_file({**found, **changes}, folder / "model.safetensors")
-    settings = {**SETTINGS, "quantization_config": {**SETTINGS["quantization_config"], "quantization_mode": "offline"}}
+    settings = {**given, "quantization_config": {**given["quantization_config"], "quantization_mode": "offline"}}
     (folder / "config.json").write_text(json.dumps(settings))
     return folder
 
@@ -60,7 +61,9 @@ def test_packed_weights_are_those_of_floats(tmp_path: Path) -> None:
 
 
 def test_a_gguf_file_has_the_weights_and_the_activation_of_a_directory(tmp_path: Path) -> None:
-    for made in (load_checkpoint(write_packed(tmp_path)), load_checkpoint(write_model(MODELS["bitnet"], tmp_path))):
+    tied = {**SETTINGS, "tie_word_embeddings": True}
+    for folder in (write_packed(tmp_path, tied), write_model(Made(tied, seed=3), tmp_path)):
+        made = load_checkpoint(folder)
         write_gguf(made, tmp_path / "m.gguf", dtype="float32")
         found = load_checkpoint(tmp_path / "m.gguf")
         assert found.config == made.config

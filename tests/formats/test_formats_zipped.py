@@ -139,6 +139,30 @@ class TestEntries:
         assert Path(unpacked(path)).is_relative_to(cache)
 
 
+class TestPlaceOfTheModel:
+    @each_case("folder", ["", "m/"])
+    def test_the_top_or_one_folder(self, tmp_path: Path, cache: Path, model: dict[str, bytes], folder: str) -> None:
+        files = {f"{folder}{name}": data for name, data in model.items()}
+        path = zip_of(tmp_path / "a.zip", {"README.md": b"", **files})
+        for _ in range(2):  # unpacked, and found again
+            assert load_checkpoint(path).config.pooling == "mean"
+            assert (Path(unpacked(path)) / "config.json").read_bytes() == model["config.json"]
+
+    @each_case("beside", ["modules.json", "model.safetensors", "pytorch_model.bin"])
+    def test_a_part_of_a_model_is_none(self, tmp_path: Path, cache: Path, model: dict[str, bytes], beside: str) -> None:
+        """Such as the pooling, or the whole model without its pooling."""
+        for folder in ("1_Pooling", "0_Transformer"):
+            path = zip_of(tmp_path / "a.zip", {beside: b"[]", f"{folder}/config.json": model["config.json"]})
+            refused(path, cache, "found no model in it; expected one config.json with the weights beside it")
+
+    @each_case("folders", [("a", "b"), ("x/m",)])
+    def test_several_or_none(
+        self, tmp_path: Path, cache: Path, model: dict[str, bytes], folders: tuple[str, ...]
+    ) -> None:
+        files = {f"{folder}/{name}": data for folder in folders for name, data in model.items()}
+        refused(zip_of(tmp_path / "a.zip", files), cache, "found no model in it")
+
+
 class TestSizes:
     def test_entries_that_share_their_bytes(self, tmp_path: Path, cache: Path, model: dict[str, bytes]) -> None:
         """Python does not refuse them before 3.11.8 and 3.12.2; each may unpack the same bytes."""

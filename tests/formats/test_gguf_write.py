@@ -83,6 +83,34 @@ def test_a_family_that_computes_what_another_does_is_written_as_that(
     assert all(np.array_equal(found.tensors[name], made.tensors[name]) for name in made.tensors)
 
 
+@each_case("name", [name for name, each in CONFIGS.items() if each.family.in_gguf.head == "own"])
+def test_tied_models_have_a_head_where_llama_cpp_needs_one(path: Path, name: str) -> None:
+    made = random_checkpoint(dataclasses.replace(CONFIGS[name], tie_word_embeddings=True), seed=5)
+    found = written(path, made, dtype="q8_0")
+    file = read_gguf_file(path)
+    assert file.tensors["output.weight"].type == file.tensors["token_embd.weight"].type == "Q8_0"
+    names = made.config.family.names
+    assert np.array_equal(*(found.packed[f"{each}.weight"].blocks for each in (names.head, names.embeddings)))
+
+
+@each_case("name", [name for name, each in CONFIGS.items() if each.family.in_gguf.head == "tied"])
+def test_a_head_that_llama_cpp_would_not_load_is_refused(path: Path, name: str) -> None:
+    made = random_checkpoint(dataclasses.replace(CONFIGS[name], tie_word_embeddings=False), seed=5)
+    with pytest.raises(InputError, match=r"cannot hold this model: it has a head of its own; .* has the embeddings as"):
+        write_gguf(made, path)
+    assert not path.exists()
+
+
+@pytest.mark.slow
+@each_case("tied", [True, False])
+@each_case("name", CONFIGS)
+def test_llama_cpp_loads_tied_and_untied_models(path: Path, name: str, tied: bool) -> None:
+    shape = dataclasses.replace(CONFIGS[name], tie_word_embeddings=tied)
+    if tied or shape.family.in_gguf.head != "tied":
+        write_gguf(random_checkpoint(shape, seed=5, scale=0.1), path)
+        assert np.isfinite(llama_logits(path, IDS)).all()
+
+
 @each_case("dtype", DTYPES)
 @each_case("name", ["gpt2", "llama"])
 def test_dtypes(path: Path, name: str, dtype: str) -> None:

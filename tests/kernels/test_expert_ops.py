@@ -37,7 +37,7 @@ ROUTERS = [
     Experts(33, 20, True),
     Experts(16, 3, True, shared=True),
     Experts(18, 16, False, shared=True),
-    Experts(9, 3, True, sigmoid=True, biased=True, scale=1.5),
+    Experts(9, 3, True, sigmoid=True, share_eps=1e-6, biased=True, scale=1.5),
     Experts(6, 4, False, sigmoid=True, biased=True),
     Experts(5, 3, False, shared=True, sigmoid=True, scale=0.5),
     Experts(7, 0, True, shared=True),
@@ -45,7 +45,7 @@ ROUTERS = [
     Experts(6, 4, False, biased=True),
     Experts(12, 3, True, sigmoid=True, biased=True, groups=4, kept=2),
     Experts(18, 4, False, scale=1.5, groups=3, kept=1),
-    Experts(256, 8, True, sigmoid=True, biased=True, scale=2.5, groups=8, kept=4),
+    Experts(256, 8, True, sigmoid=True, share_eps=1e-20, biased=True, scale=2.5, groups=8, kept=4),
 ]
 PRODUCTS = [
     ("llvmpipe", "i8", "Q4_0"),
@@ -109,6 +109,20 @@ def test_the_choice_of_experts(device: Device, name: str, experts: Experts) -> N
     kept = sorted(groups, key=lambda group: -sum(sorted(ranks[group])[-2:]))[: experts.kept or 1]
     expected = sorted(np.concatenate(kept), key=lambda expert: (-ranks[expert], expert))
     assert (first == expected[: experts.used]).all(), "of equal logits the first experts, or those of the largest bias"
+
+
+@pytest.mark.parametrize("share_eps", [1e-20, 1e-6, 0.0])
+def test_tiny_sigmoids_are_divided_by_their_sum_and_the_constant(device: Device, share_eps: float) -> None:
+    one = BlockDraw(KERNELS["plain"], {"rows": (1, 1)})
+    experts = Experts(3, 2, True, sigmoid=True, share_eps=share_eps)
+    logits = one.blocks("logits", np.array([[-40.0, -39.0, -60.0]], np.float32) - (0 if share_eps else 30))
+    one.draw(route(one.of("rows"), logits, one.out(one.layout(1, 2 * CHOICE_FLOATS)), experts))
+    (found,) = check(device, one, all_rows(1))
+    choices = found.reshape(2, CHOICE_FLOATS)
+    assert choices[:, 0].tolist() == [1, 0]
+    # Sigmoids of -39 and -40 are their exponentials to within 1e-17.
+    tiny = np.exp([-39.0, -40.0]) if share_eps else np.exp([1.0, 0.0])
+    np.testing.assert_allclose(choices[:, 1], tiny / (tiny.sum() + share_eps), rtol=1e-5)
 
 
 @tiered("experts", (*ROUTERS[1:4], *ROUTERS[7:9], *ROUTERS[11:]))

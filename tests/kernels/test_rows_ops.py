@@ -221,6 +221,15 @@ def test_rows_of_images_turn_by_other_positions(device: Device, how: str) -> Non
     assert ("rows" in dict(one.spec.inputs)) == (how == "back")
 
 
+@pytest.mark.parametrize("table", ["rope", "wpe"])
+def test_positions_after_a_table_read_its_last_row(device: Device, table: str) -> None:
+    """Padding rows of a prompt have such positions near the end of the context."""
+    turns, kernels = table == "rope", KERNELS["llvmpipe"]
+    one = turn_draw(kernels, Heads(4, 2, 16), 16, 19) if turns else embed_draw(kernels, 37, 11, 70, 19)
+    one.arrays[TABLE][:7, POSITION] = len(one.arrays[table]) + np.arange(7)
+    check(device, one, first_rows(one, 19), tolerance=1e-6)
+
+
 @pytest.mark.slow
 def test_tables_in_several_stacks(device: Device) -> None:
     """The embeddings, and the table of rows itself."""

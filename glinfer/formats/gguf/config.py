@@ -290,6 +290,8 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     if form is None:
         known = ", ".join(name for name, each in FAMILIES.items() if each.gguf is not None)
         raise _refused(f"its family is {config.model_type!r}; expected one of {known}")
+    if form.head == "tied" and not config.tie_word_embeddings:
+        raise _refused(f"it has a head of its own; {config.model_type} in GGUF has the embeddings as its head")
     values: dict[str, Any] = {
         "vocab_size": config.vocab_size,
         "context_length": config.max_position_embeddings,

@@ -75,6 +75,19 @@ def as_relative(checkpoint: Checkpoint) -> Checkpoint:
     return Checkpoint(config, made, checkpoint.source)
 
 
+def _with_head(checkpoint: Checkpoint) -> Checkpoint:
+    """A tied model, with its embeddings as a head of its own too."""
+    names = checkpoint.config.family.names
+    embeddings, head = f"{names.embeddings}.weight", f"{names.head}.weight"
+    tensors, packed = {**checkpoint.tensors}, {**checkpoint.packed}
+    if embeddings in packed:
+        packed[head] = packed[embeddings]
+    else:
+        tensors[head] = tensors[embeddings]
+    config = replace(checkpoint.config, tie_word_embeddings=False)
+    return replace(checkpoint, config=config, tensors=tensors, packed=packed)
+
+
 def _relative(config: ModelConfig) -> ModelConfig:
     form, layers = config.family.gguf, range(config.num_hidden_layers)
     if form is not None and form.attending and all(config.layer(layer).attends for layer in layers):
@@ -140,6 +153,8 @@ def write_gguf(
         checkpoint = as_relative(checkpoint)
     checkpoint = replace(checkpoint, config=_relative(checkpoint.config))
     form = checkpoint.config.family.in_gguf
+    if form.head == "own" and checkpoint.config.tie_word_embeddings:
+        checkpoint = _with_head(checkpoint)
     metadata.update(images or {})
     metadata.update(vocabulary_metadata(tokenizer, checkpoint.config.vocab_size))
     metadata.update(sampling_metadata(sampling or {}))
