@@ -11,9 +11,9 @@ _IN_GROUPS = "group_limited_greedy"
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
-    groups = glm4_moe.groups(settings) if settings.value("topk_method") == _IN_GROUPS else {}
-    experts = glm4_moe.experts(settings, fields, shared=2, dense=0)
-    return {**experts, **groups, **deepseek_v3.latents(settings, fields)}
+    grouping = (1, 1) if settings.value("topk_method") == _IN_GROUPS else None
+    experts = glm4_moe.experts(settings, fields, shared=2, dense=0, grouping=grouping)
+    return experts | deepseek_v3.latents(settings, fields)
 
 
 FAMILY = replace(

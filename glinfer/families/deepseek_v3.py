@@ -38,8 +38,7 @@ def latents(settings: Settings, fields: Fields, usual: dict[str, int] = USUAL) -
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
-    experts = glm4_moe.experts(settings, fields, dense=3, scale=2.5)
-    return {**experts, **glm4_moe.groups(settings, 8, 4), **latents(settings, fields)}
+    return glm4_moe.experts(settings, fields, dense=3, scale=2.5, grouping=(8, 4)) | latents(settings, fields)
 
 
 def latents_of_metadata(keys: Keys, fields: Fields) -> Fields:

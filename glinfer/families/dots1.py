@@ -1,18 +1,14 @@
 """dots.llm1 (rednote-hilab 2025): experts as in GLM-4.5, normalised heads, and whole heads that turn."""
 
 from dataclasses import replace
+from functools import partial
 
 from glinfer.families import glm4_moe
-from glinfer.families.huggingface import Fields, later_windows
+from glinfer.families.huggingface import later_windows
 from glinfer.families.layer import LayerConfig
 from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
-from glinfer.families.settings import Settings
 
 _FORM, _GGUF = glm4_moe.FAMILY.in_huggingface, glm4_moe.FAMILY.in_gguf
-
-
-def _more(settings: Settings, fields: Fields) -> Fields:
-    return {**glm4_moe.experts(settings, fields, shared=0, dense=0), **glm4_moe.groups(settings)}
 
 
 FAMILY = replace(
@@ -32,7 +28,7 @@ FAMILY = replace(
         only={key: value for key, value in _FORM.only.items() if key != "use_qk_norm"},
         windows=later_windows,
         experts=(128, 6, False),
-        more=_more,
+        more=partial(glm4_moe.experts, shared=0, dense=0),
     ),
     gguf=replace(
         _GGUF, architecture="dots1", head="own", partial_rotary=False, attention_bias=False, names=GGUF_EXPERT_NAMES

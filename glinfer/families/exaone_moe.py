@@ -17,7 +17,6 @@ def _more(settings: Settings, fields: Fields) -> Fields:
     return {
         **glm4_moe.experts(settings, fields, scale=2.5),
         **glm4_moe.dense_layers(settings, fields),
-        **glm4_moe.groups(settings),
         "shared_intermediate_size": count * fields["intermediate_size"],
     }
 

@@ -35,13 +35,26 @@ def _grouped(count: int, kept: int) -> Fields:
     return {"n_group": count, "topk_group": kept} if kept < count else {}
 
 
-def experts(settings: Settings, fields: Fields, shared: int = 1, dense: int = 1, scale: float = 1.0) -> Fields:
-    """The first layers, which have no experts, the MLP of all tokens, and the factor of weights."""
+def experts(
+    settings: Settings,
+    fields: Fields,
+    *,
+    shared: int = 1,
+    dense: int = 1,
+    scale: float = 1.0,
+    grouping: tuple[int, int] | None = (1, 1),
+) -> Fields:
+    """The number of layers without experts, the width of the shared expert, the factor of weights, and the groups.
+
+    ``shared``, ``dense``, ``scale`` and ``grouping`` (groups, and those a token uses) are defaults of missing settings;
+    without ``grouping`` experts have no groups.
+    """
     shared = settings.whole("n_shared_experts", shared, least=0)
     return {
         "num_dense_layers": settings.whole("first_k_dense_replace", dense, least=0),
         "shared_intermediate_size": shared * fields["intermediate_size"],
         "routed_scaling_factor": settings.number("routed_scaling_factor", scale),
+        **(groups(settings, *grouping) if grouping else {}),
     }
 
 
@@ -96,7 +109,7 @@ FAMILY = Family(
         only={**SAME_MATHS, "use_qk_norm": (False,)},
         unused=("n_shared_experts",),
         experts=(128, 8, True),
-        more=lambda settings, fields: {**experts(settings, fields), **groups(settings)},
+        more=experts,
     ),
     gguf=Gguf(
         "glm4moe",

@@ -11,7 +11,7 @@ _USUAL = {"kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64, "v_he
 
 def _more(settings: Settings, fields: Fields) -> Fields:
     found = glm4_moe.experts(settings, fields, scale=1.8) | glm4_moe.dense_layers(settings, fields)
-    return {**found, **glm4_moe.groups(settings), **deepseek_v3.latents(settings, fields, _USUAL)}
+    return found | deepseek_v3.latents(settings, fields, _USUAL)
 
 
 FAMILY = replace(

@@ -1,15 +1,10 @@
 """Solar Open (Upstage 2025): experts of GLM-4.5 in all layers. Its GGUF files are GLM-4.5's, and read as such."""
 
 from dataclasses import replace
+from functools import partial
 
 from glinfer.families import glm4_moe
-from glinfer.families.huggingface import SAME_MATHS, Fields
-from glinfer.families.settings import Settings
-
-
-def _experts(settings: Settings, fields: Fields) -> Fields:
-    return {**glm4_moe.experts(settings, fields, dense=0), **glm4_moe.groups(settings)}
-
+from glinfer.families.huggingface import SAME_MATHS
 
 FAMILY = replace(
     glm4_moe.FAMILY,
@@ -20,6 +15,6 @@ FAMILY = replace(
         glm4_moe.FAMILY.in_huggingface,
         sizes=(196608, 4096, 1280, 48, 64, 8, 128, 131072),
         only={**SAME_MATHS, "use_qk_norm": (False,), "first_k_dense_replace": (0, None)},
-        more=_experts,
+        more=partial(glm4_moe.experts, dense=0),
     ),
 )

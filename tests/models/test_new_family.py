@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from safetensors.numpy import save_file
 
 import glinfer
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, GlinferError
+from glinfer.errors import FormatError, GlinferError, PlanError
 from glinfer.families import FAMILIES
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
-from glinfer.families.layer import LayerConfig
+from glinfer.families.layer import LayerConfig, NormPlaces
 from glinfer.families.names import GGUF_NAMES, Names
+from glinfer.families.qwen3_moe import EXPERT_NAMES
 from glinfer.families.record import Family
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.split import read_gguf_file
@@ -112,7 +114,8 @@ def as_written(known: Checkpoint, dtype: str, path: Path) -> Checkpoint:
 
 def logits_of(checkpoint: Checkpoint, ids: Sequence[int]) -> list[Array]:
     """The logits after each token, in float64, by the oracle of the fast plan."""
-    plan, arrays, caches = plan_for(checkpoint.config, "fast"), dict(weights_for(checkpoint, "fast")), {}
+    plan, arrays = plan_for(checkpoint.config, "fast"), dict(weights_for(checkpoint, "fast"))
+    caches: dict[str, Array] = {}
     return [final_tensors(plan, arrays, *given, caches)["logits"][0] for given in runs(plan, ids)]
 
 
@@ -198,3 +201,44 @@ def test_without_its_record_it_is_refused(known: Checkpoint, tmp_path: Path, mon
     for path, found in ((folder, "model_type 'unheard'"), (tmp_path / "model.gguf", "architecture 'unheard-of'")):
         with pytest.raises(GlinferError, match=f"found {found}, which is not supported; expected one of.*: .*qwen3"):
             glinfer.load(path)
+
+
+def with_experts(monkeypatch: pytest.MonkeyPatch, norms: NormPlaces, names: Names = EXPERT_NAMES) -> ModelConfig:
+    """The shape of another new family, with experts and these norms."""
+    layer, name = (
+        LayerConfig(norms=norms, head_norms="width", rounded=bool(names.down_norm)),
+        f"experts_{norms}{names.down_norm}",
+    )
+    monkeypatch.setitem(FAMILIES, name, dataclasses.replace(UNHEARD, name=name, names=names, layer=layer))
+    return dataclasses.replace(SHAPE, model_type=name, num_experts=5, num_experts_per_tok=2)
+
+
+@pytest.mark.parametrize("norms", ["before", "after", "both"])
+def test_experts_between_norms(monkeypatch: pytest.MonkeyPatch, norms: NormPlaces) -> None:
+    """The fast plan computes what the reference plan computes, in float64."""
+    made = random_checkpoint(with_experts(monkeypatch, norms), seed=3, scale=0.15)
+    plan = plan_for(made.config, "reference")
+    ((inputs, values),) = runs(plan, IDS)
+    expected = final_tensors(plan, weights_for(made, "reference"), inputs, values)["logits"][0]
+    assert relative_error(logits_of(made, IDS)[-1], expected) <= 1e-6
+
+
+@pytest.mark.parametrize(
+    ("norms", "names", "unread"),
+    [
+        ("before", dataclasses.replace(EXPERT_NAMES, down_norm="mlp.down_norm"), "h.0.mlp.fc_in.norm"),
+        ("sum", EXPERT_NAMES, "h.0.attn.norm"),
+    ],
+    ids=["rounded norms", "norms of the stream"],
+)
+def test_a_weight_that_the_fast_plan_does_not_read_is_refused(
+    monkeypatch: pytest.MonkeyPatch, norms: NormPlaces, names: Names, unread: str
+) -> None:
+    with pytest.raises(PlanError, match=f"fast plan of experts_.* does not read {re.escape(unread)}; "):
+        plan_for(with_experts(monkeypatch, norms, names), "fast")
+
+
+def test_a_norm_of_the_sum_of_experts_and_another_mlp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = dataclasses.replace(with_experts(monkeypatch, "after"), shared_intermediate_size=24)
+    with pytest.raises(PlanError, match=r"layer 0 has an MLP beside its experts, and a norm after their sum; "):
+        plan_for(config, "fast")

@@ -1,4 +1,4 @@
-"""The lowering of a graph to fused draws, for one row or for many: what all fast plans share.
+"""The fused draws of each part of a layer, for one row or for many: what all fast plans share.
 
 A norm is in the product after it; keys, values and queries are one product, and so are gate and up; heads are turned
 where they are computed; and blending adds branches to the residual stream where that is faster.
@@ -6,198 +6,40 @@ where they are computed; and blending adds branches to the residual stream where
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
+from glinfer.errors import PlanError
 from glinfer.families.layer import Experts, Rope
-from glinfer.gl.layouts.blocks import BYTES, BlockLayout, blocks_for
-from glinfer.gl.layouts.matrix import Extent
+from glinfer.gl.layouts.blocks import BlockLayout
 from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, ExpertMlps, Layer, Mlp, Nothing
-from glinfer.kernels.flat.delta import DELTA_EPS
 from glinfer.kernels.fused.cached import cached_scores, cached_values
 from glinfer.kernels.fused.convolve import PARTS, short_conv
-from glinfer.kernels.fused.delta import (
-    RING,
-    DeltaHeads,
-    DeltaRun,
-    delta_conv,
-    delta_correct,
-    delta_fold,
-    delta_norm,
-    delta_recall,
-    delta_scores,
-    delta_solve,
-    delta_unit,
-    input_layout,
-    input_ring,
-)
-from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, parts_of_steps, shared_parts
+from glinfer.kernels.fused.delta import input_layout
+from glinfer.kernels.fused.dense import RawRows, Turning
 from glinfer.kernels.fused.embed import embed
 from glinfer.kernels.fused.experts import mix_experts, route
 from glinfer.kernels.fused.gemm import gemm
-from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LowRankSum, lora_down
+from glinfer.kernels.fused.low_rank import CHOICE_FLOATS
 from glinfer.kernels.fused.norms import post_norm
 from glinfer.kernels.fused.per_layer import per_layer_hidden, scale_rows
 from glinfer.kernels.fused.rows import RowInterleaved, Vectors, padded
 from glinfer.kernels.fused.rowwise import gate_heads, xielu_rows
 from glinfer.kernels.fused.sample import pick
-from glinfer.kernels.fused.scan import scan_gate, scan_norm, scan_row
-from glinfer.kernels.fused.tiles import store_rows
 from glinfer.kernels.fused.turn import turn_heads
-from glinfer.kernels.spec import Pass, RunValue, TensorSpec
-from glinfer.lower.fused.caches import attention_layout
-from glinfer.lower.options import PlanOptions
-from glinfer.lower.weights.fold import Weights
+from glinfer.kernels.spec import Pass, TensorSpec
+from glinfer.lower.fused.base import LoweringBase
+from glinfer.lower.fused.delta_rule import draw_delta_rule
 from glinfer.lower.weights.recipe import Recipe, head_floats
-from glinfer.program.plan import PlanBuilder
-from glinfer.program.points import CENTRED, View
-from glinfer.quant.formats import CACHE_FORMATS
+from glinfer.program.points import View
 
 PROJECTED = "per_layer.in"
 """The projections of embeddings for the third branches of all layers."""
 
 
-class Lowering:
-    """A fast plan under construction: the fused draws of a model's graph, for one row; subclasses have many.
-
-    All plans of one model declare a weight, or a cache of equally many slots, with one name and one layout, so that
-    they can share the textures.
-
-    Attributes:
-        table: the table of rows; None for the one row of the token at the run value ``position``.
-        used, counted: the slots of rows that a run computes, and the rows.
-        most_rows, prefix: rows of a tensor with a row a slot, and what the names of activations begin with.
-        cache_slots, every: slots of the caches, and of each sequence.
-        hidden: the residual stream before and after a branch; the same tensors where blending adds to it in place.
-        streams: the two tensors of the stream; the same where one is enough.
-        stores, normed_heads: whether a pass of its own puts keys and values into the cache, or normalises heads.
-        scores, stats: attention's scores, and their statistics where instances share its values.
-        picks: the choices of the run before, where rows may take their tokens from these.
-        in_bytes: whether keys and values are kept in bytes, and queries where they are computed.
-        centred: what the name of the stream ends in where its mean was taken away.
-        kept: the caches that the last layer has written, where later tokens need nothing else of it.
-        branch: the output of a branch that is normalised before it is added, where layers have that.
-    """
-
-    few = False
-    """Whether rows are too few to fill a GPU, so that products behind a norm are shared out too."""
-    together = False
-    """Whether rows may follow each other in a sequence."""
-    table: TensorSpec | None = None
-    used: Extent = 1
-    counted: Extent = 1
-    most_rows = 1
-    prefix = ""
-    scores: TensorSpec
-    stats: TensorSpec | None = None
-    picks: TensorSpec | None = None
-    projected: TensorSpec | None = None
-    adapter_table: TensorSpec | None = None
-    """The table of rows, where it says which adapter a row has."""
-
-    def __init__(
-        self,
-        name: str,
-        max_rows: int,
-        run_values: Sequence[RunValue],
-        options: PlanOptions,
-        *,
-        cache_slots: int,
-        every: int,
-    ) -> None:
-        """An empty plan."""
-        self.options, self.max_texture_size = options, options.max_texture_size
-        self.config, self.kernels = options.config, options.kernels
-        self.cache_format = CACHE_FORMATS[options.cache]
-        self.recipes, self.adapters = Weights(options.config, options.weights, options.formats), options.adapters
-        self.graph, self.weights = self.recipes.graph, self.recipes.by_name(options.adapters)
-        self.plan = PlanBuilder(name, max_rows, run_values, long_after=options.config.long_after)
-        self.in_bytes, self.centred = self.cache_format.attention == BYTES, CENTRED if self.recipes.centred else ""
-        self.cache_slots, self.every, self.kept = cache_slots, every, list[str]()
-
-    def declare(self, *, in_place: bool, stores: bool) -> None:
-        """Declare what all layers share; with ``in_place`` blending adds to the residual stream."""
-        width, layer = self.config.hidden_size, self.config.family.layer
-        first = self.rows("hidden.a", width)
-        self.streams = first, self.rows("hidden.b", width) if layer.scaled or not in_place else first
-        self.in_place, self.hidden = in_place, (first, first) if in_place else self.streams
-        self.stores, self.normed_heads = stores, bool(layer.head_norms or self.config.kv_lora_rank)
-        if stores:
-            self.qkv(0)
-        if self.normed_heads:
-            self.raw(0)
-        self.branch = None if self.graph.layer(0).mixing.post_norm is None else self.rows("branch", width)
-
-    def name_of(self, name: str, layer: int) -> str:
-        """The name of an activation of attention's heads; layers with other heads than the first have their own."""
-        heads, first = self.recipes.heads(layer), self.recipes.heads(0)
-        return name if (heads.kv, heads.floats) == (first.kv, first.floats) else f"{name}.{heads.kv}x{heads.floats}"
-
-    def qkv(self, layer: int) -> RowInterleaved:
-        """Keys, values and queries of a layer, where they do not go straight into its cache."""
-        # In the format of half floats where the cache is, so that every plan rounds keys, values and queries alike.
-        return self.rows(self.name_of("attn.qkv", layer), self.recipes.heads(layer).cols, self.cache_format.rows)
-
-    def raw(self, layer: int) -> RowInterleaved:
-        """The same before heads are normalised and turned."""
-        return self.rows(self.name_of("attn.raw", layer), self.recipes.qkv_floats(layer))
-
-    @property
-    def images(self) -> TensorSpec | None:
-        """The rows of images among the rows of a run; None where it has none."""
-        return None
-
-    def called(self, name: str) -> str:
-        """The name of an activation of rows, in plans for many without the branch."""
-        return f"{self.prefix}{name.removeprefix('attn.').removeprefix('mlp.')}" if self.prefix else name
-
-    def rows(self, name: str, floats: int, format_name: str = "rgba32f") -> RowInterleaved:
-        """An activation of the rows of a run."""
-        return RowInterleaved((self.row_vector(name, floats),))
-
-    def row_vector(self, name: str, floats: int) -> TensorSpec:
-        """An activation in one tensor, with a row a slot."""
-        return self.whole_vector(f"{self.prefix}{name}", self.most_rows, floats)
-
-    def whole_vector(self, name: str, slots: int, floats: int) -> TensorSpec:
-        """An activation [slots, floats] in one tensor."""
-        return self.blocks(name, slots, floats)
-
-    def by_row(self, layer: int, kind: str, x: RowInterleaved, name: str, rows: Extent = "rows") -> TensorSpec:
-        """Draw x in one tensor, a row a slot, which is called ``name``; one row is in one already."""
-        return x.tensors[0]
-
-    def in_slots(self, name: str, kind: str = "") -> Pass:
-        """A draw over the slots of rows."""
-        return Pass(name, self.kernels, kind, self.used)
-
-    def in_rows(self, name: str, kind: str = "") -> Pass:
-        """A draw over one tensor with a row a slot."""
-        return Pass(name, self.kernels, kind, self.counted)
-
-    def store(
-        self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str = "", ring: int = 0, *, gated: bool = False
-    ) -> None:
-        """Draw the copy of rows, or of B · x, to their tokens' slots in a cache, or in rings of ``ring`` slots."""
-        how: dict[str, Any] = {"first": f"ring.{ring}" if ring else "position", "gated": gated}
-        how |= {"together": self.together and self.plan.max_rows > ring, "ring": (ring, self.every) if ring else None}
-        self.plan.draw(store_rows(self.in_rows(name, kind), x, cache, self.table, **how))
-
-    def product(
-        self, recipe: Recipe, x: Vectors | RawRows, out: RowInterleaved, *, raw: bool = False, **further: Any
-    ) -> None:
-        """Draw a product, with the norm of its recipe, or its bare sums; ``further`` are arguments of :func:`gemm`."""
-        if not isinstance(x, RawRows):
-            self.adapt(recipe, x)
-        further |= self.norms_of(recipe, x) if recipe.norm and not raw else {}
-        further |= {"alone": self.table is None, "rows": self.table, "raw": raw}
-        self.plan.draw(gemm(self.in_slots(recipe.name), x, self.matrix(recipe), out, **further))
-
-    def norms_of(self, recipe: Recipe, x: Vectors | RawRows) -> dict[str, Any]:
-        """The norm of a product's rows, as arguments of :func:`gemm`: here the product computes it."""
-        return {"norm_eps": self.config.layer_norm_eps}
+class Lowering(LoweringBase):
+    """The fused draws of a model's graph, for one row; subclasses have many."""
 
     def embed(self, out: RowInterleaved | None = None) -> None:
         """Draw the embeddings of tokens to the stream, or to ``out``."""
@@ -236,72 +78,6 @@ class Lowering:
         self.value(f"{to}.mixed", View(node.of.head_dim, heads.count, cols_apart=heads.floats))
         return RowInterleaved((mixed,)) if self.table is None else mixed
 
-    def value(self, name: str, view: View) -> None:
-        """Name what the last draw has written, in the plan of one sequence; ``latent_`` what heads see of a latent."""
-        head, _, last = name.rpartition(".")
-        if self.config.kv_lora_rank and last in ("q", "k", "v", "mixed", "joined"):
-            name = f"{head}.latent_{last}"
-        if self.table is None:
-            self.plan.value(name, view)
-
-    def blocks(self, name: str, slots: int, floats: int) -> TensorSpec:
-        """An activation [slots, floats] in blocks."""
-        tiles, pitch = self.kernels.tiles, self.kernels.pitch
-        layout = BlockLayout.of((slots, floats), self.max_texture_size, tiles=tiles, pitch=pitch)
-        return self.plan.laid_out(name, "activation", layout)
-
-    def cache(self, name: str, slots: int, floats: int) -> TensorSpec:
-        """A cache [slots, floats]."""
-        return self.plan.laid_out(name, "cache", BlockLayout.by_block((slots, floats), self.max_texture_size))
-
-    def layer_cache(self, layer: int) -> TensorSpec:
-        """The cache of one layer: keys and values of tokens, queries once for each ``every`` tokens.
-
-        In bytes it has no queries. Layers that share keys and values share a cache.
-        """
-        layer = layer if (source := self.config.layer(layer).source) is None else source
-        slots, form = (self.cache_slots, self.every), self.cache_format.attention
-        layout = attention_layout(self.recipes.heads(layer), *slots, form, self.max_texture_size)
-        return self.plan.laid_out(f"h.{layer}.{self.config.layer(layer).branch}.cache", "cache", layout)
-
-    def weight(self, name: str) -> TensorSpec:
-        """The weight of this name."""
-        layout = self.weights[name].layout
-        return self.plan.laid_out(name, "weight", layout(self.kernels.quad, self.max_texture_size))
-
-    def weight_if_any(self, name: str) -> TensorSpec | None:
-        """The weight of this name; None where the model has none."""
-        return self.weight(name) if name in self.weights else None
-
-    def matrix(self, recipe: Recipe) -> Matrix:
-        """The packed matrix of a product with its constants and its gain."""
-        weight, consts = (self.weight(f"{recipe.name}.{each}") for each in ("weight", "consts"))
-        gain = self.weight_if_any(f"{recipe.name}.gain")
-        biased = self.recipes.biased(recipe)
-        return Matrix(weight, consts, recipe.width, gain, recipe.gated, biased, self.low_rank(recipe))
-
-    def low_rank(self, recipe: Recipe) -> LowRankSum | None:
-        """What adapters add to a product; None where they change none of its matrices."""
-        _, ranks = self.adapters.places(recipe)
-        if not ranks:
-            return None
-        down, up = (self.weight(f"{recipe.name}.{each}") for each in ("lora_down", "lora_up"))
-        experts = self.config.experts
-        used = 1 if experts is None or recipe.experts == 1 else experts.stacked.used
-        inner = self.whole_vector(f"lora.inner.{used * ranks}", self.most_rows, used * ranks)
-        count, biased = len(self.adapters.names), self.recipes.norm_is_biased(recipe)
-        return LowRankSum(down, up, inner, count, biased, self.adapter_table, recipe.experts, used)
-
-    def adapt(self, recipe: Recipe, x: Vectors, **chosen: Any) -> None:
-        """Draw the inner vectors of the adapters of a product, for the product that follows, or of chosen experts."""
-        low_rank = self.low_rank(recipe)
-        if low_rank is None:
-            return
-        x, parts = x.tensors[0] if isinstance(x, RowInterleaved) and self.table is None else x, 1
-        if self.parts_of(recipe) > 1:
-            parts = parts_of_steps(4 * blocks_for(recipe.width), self.kernels.part_steps)
-        self.plan.draw(lora_down(self.in_rows(f"{recipe.name}.lora"), x, low_rank, parts=parts, **chosen))
-
     def draw_layer(self, layer: Layer, *, ends: bool = False) -> None:
         """Draw a layer; with ``ends`` only what it keeps for later tokens."""
         found: list[tuple[Branch, Vectors]] = []
@@ -311,7 +87,7 @@ class Lowering:
             if isinstance(node, Convolution):
                 mixed = self.convolve(layer.number, node, ends=ends)
             elif isinstance(node, DeltaMixing):
-                mixed = self.apply_delta_rule(layer.number, branch, node, ends=ends)
+                mixed = draw_delta_rule(self, layer.number, branch, node, ends=ends)
             elif isinstance(node, Attention):
                 mixed = self.attention(layer.number, node, ends=ends)
             if mixed is None:
@@ -416,61 +192,6 @@ class Lowering:
         self.plan.draw(gate_heads(draw, mixed, raw, target, gates_at=gates_at, head_floats=head_floats))
         return out
 
-    def apply_delta_rule(self, layer: int, branch: Branch, node: DeltaMixing, *, ends: bool) -> TensorSpec | None:
-        """Draw the delta rule or the scan of a layer, each row in a slot, see :mod:`glinfer.kernels.fused.delta`."""
-        kind, heads, of = branch.name, DeltaHeads(node.rule), self.config.layer(layer)
-        name, scan = f"h.{layer}.{kind}", node.rule.scan
-        piece = self.table.shape[0] if self.together and self.table is not None else 0
-        run = DeltaRun(name, heads, self.kernels, self.table, self.every, piece)
-        found = self.rows(f"{kind}.projected", heads.projected)
-        self.product(self.recipes.mixing_in(layer, branch), self.hidden[0], found)
-        projected = self.by_row(layer, f"{kind}.rows", found, f"{kind}.projected")
-        layouts = heads.layouts(of.taps, self.cache_slots // self.every, self.max_texture_size)
-        inputs, cache, even, odd = (self.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
-        # Of several consecutive rows of a delta rule lengths are a pass of their own, and corrections are solved for.
-        solves = piece > 0 and not scan
-        raw, mixed = (self.row_vector(f"{kind}.{part}", heads.mixed) for part in ("raw", "given"))
-        taps, decay = (self.weight(f"{name}.{part}") for part in ("taps", "decay"))
-        how: dict[str, Any] = {"length": of.taps, "eps": DELTA_EPS, "unit": not piece and not scan}
-        draw, given = self.plan.draw, raw if solves else mixed
-        draw(delta_conv(run, projected, inputs, cache, taps, decay, given, **how))
-        self.store(f"{name}.store", RowInterleaved((projected,)), inputs, ring=input_ring(of.taps))
-        if solves:
-            draw(delta_unit(run, raw, mixed, eps=DELTA_EPS))
-        keys = None if scan else self.row_vector(f"{kind}.scores.keys", heads.per_head)
-        queries = None if ends else self.row_vector(f"{kind}.scores.queries", heads.per_head)
-        if keys is not None or queries is not None:
-            draw(delta_scores(run, mixed, cache, keys, queries))
-        kept = self.row_vector(f"{kind}.kept", heads.kept)
-        if keys is None:
-            draw(scan_row(run, mixed, kept))
-        else:
-            draw(delta_recall(run, mixed, keys, cache, (even, odd), kept, queries=False))
-        if solves and keys is not None:
-            apart, kept = kept, self.row_vector(f"{kind}.corrected", heads.kept)
-            solved = self.row_vector(f"{kind}.solved", heads.per_head)
-            draw(delta_solve(run, mixed, keys, solved))
-            draw(delta_correct(run, apart, solved, kept))
-        self.store(f"{name}.row_store", RowInterleaved((kept,)), cache, f"{kind}.store", RING)
-        draw(*(delta_fold(run, cache, (even, odd), parity) for parity in (0, 1)))
-        if queries is None:
-            return None
-        results, out = (self.row_vector(f"{kind}.{part}", heads.rule.values) for part in ("results", "mixed"))
-        draw(delta_recall(run, mixed, queries, cache, (even, odd), results, queries=True))
-        eps, groups = self.config.layer_norm_eps, node.rule.norm_groups
-        if scan:
-            gated = self.row_vector(f"{kind}.gated", heads.rule.values) if groups else out
-            draw(scan_gate(run, mixed, results, projected, decay, gated))
-            results = gated
-        if node.norm is not None:
-            gains = self.weight(f"{name}.norm")
-            if scan:
-                draw(scan_norm(run, results, gains, out, groups=groups, eps=eps))
-            else:
-                draw(delta_norm(run, results, projected, gains, out, eps=eps))
-        self.value(f"blocks.{layer}.{kind}.mixed", View(heads.rule.values))
-        return out
-
     def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, Vectors]]) -> None:
         """Draw the rest of a layer: output projections and the MLP, all added to the residual stream."""
         before, behind = self.hidden  # the stream, and where the next branch leaves it
@@ -548,15 +269,6 @@ class Lowering:
         self.norm(draw, given, self.weight(draw.name), to, residual=None, width=recipe.floats)
         return out
 
-    @staticmethod
-    def shared(parts: int, clears: str) -> dict[str, Any]:
-        """The arguments of a product that instances share, whose sums blending adds up."""
-        return {"adds": True, "parts": parts, "clears": clears} if parts > 1 else {}
-
-    def parts_of(self, recipe: Recipe) -> int:
-        """Instances that share a product which blending adds to the residual stream."""
-        return shared_parts(self.matrix(recipe), self.kernels.part_steps)
-
     def norm(self, draw: Pass, x: RowInterleaved, gains: TensorSpec, out: RowInterleaved, **how: Any) -> None:
         """Draw the norm of rows, which are rounded or added to others."""
         self.plan.draw(post_norm(draw, x, gains, out, eps=self.config.layer_norm_eps, **how))
@@ -594,8 +306,19 @@ class Lowering:
             else:
                 self.add(recipes.apart(layer)[1], inner, residual, summed)
             residual = summed
-        bias, added = self.weight_if_any(f"{name}.sum_bias"), apart_from(out, residual)
-        self.plan.draw(mix_experts(draw, parts, choice, out, experts, residual=added, rows=self.counted, bias=bias))
+        bias, post_norm = self.weight_if_any(f"{name}.sum_bias"), recipes.down(layer).post_norm
+        if post_norm and inner is not None:
+            raise PlanError(
+                f"layer {layer} has an MLP beside its experts, and a norm after their sum; no draw adds both"
+            )
+        total, added = (self.branch, None) if post_norm else (out, apart_from(out, residual))
+        assert total is not None
+        how: dict[str, Any] = {"residual": added, "alone": bool(post_norm), "rows": self.counted, "bias": bias}
+        self.plan.draw(mix_experts(draw, parts, choice, total, experts, **how))
+        if post_norm:
+            gains = self.weight(f"{name}.post_norm")
+            draw = self.in_slots(gains.name)
+            self.norm(draw, total, gains, out, residual=apart_from(out, residual))
 
     def add_normed(
         self, layer: int, shared: RowInterleaved, chosen: RowInterleaved, residual: RowInterleaved, out: RowInterleaved

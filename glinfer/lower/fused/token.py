@@ -6,6 +6,7 @@ docs/architecture.md counts the passes of each kind of layer: six with attention
 from __future__ import annotations
 
 from glinfer.config import ModelConfig
+from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.values import Value
 from glinfer.graph.model import graph_of
@@ -99,4 +100,10 @@ class _TokenLowering(Lowering):
                 self.plan.begin_layer()
             self.draw_layer(layer)
         self.pick(self.picks)
-        return self.plan.build()
+        plan = self.plan.build()
+        unread = [name for name in self.weights if name not in plan.table]
+        if unread:
+            raise PlanError(
+                f"the fast plan of {self.config.model_type} does not read {unread[0]}; add a draw that does"
+            )
+        return plan
