@@ -23,11 +23,13 @@ export function shown(value) {
  * Refuses options that a function does not have.
  * @param {object} given
  * @param {string[]} known
- * @throws {GlinferError} an option is another one.
+ * @throws {GlinferError} an option is another one, or its `on…` is not a function.
  */
 export function checkOptions(given, known) {
   const unknown = Object.keys(given).find((name) => !known.includes(name));
   if (unknown) throw new GlinferError(`unknown option ${unknown}; known: ${known.join(", ")}`);
+  const callback = known.find((name) => name.startsWith("on") && !["function", "undefined"].includes(typeof given[name]));
+  if (callback) throw new GlinferError(`${callback} is ${shown(given[callback])}; expected a function`);
 }
 
 /**

@@ -3,8 +3,9 @@
  * from the beginning.
  */
 
-import { checkTokens, GlinferError } from "./errors.js";
+import { checkOptions, checkTokens, GlinferError } from "./errors.js";
 import { computingCanvas, lossOf } from "./limits.js";
+import { LOAD_OPTIONS } from "./loading.js";
 import { folderAddress } from "./source.js";
 import { direct, serveWorker, startWorker } from "./threads.js";
 
@@ -253,13 +254,15 @@ export class RemoteModel {
  * @returns {Promise<RemoteModel>}
  * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
  */
-export async function loadThrough(base, { load, start }, { worker = true, onLost = () => {}, ...options } = {}) {
+export async function loadThrough(base, { load, start }, options = {}) {
+  checkOptions(options, ["worker", "onLost", ...LOAD_OPTIONS]);
+  const { worker = true, onLost = () => {}, ...loading } = options;
   const address = folderAddress(base);
   const remote = worker ? await startWorker(() => start(address)) : null;
   const link = remote ?? direct(new ModelHost(load));
   link.call("untilLost").then(onLost, () => {});
   try {
-    return new RemoteModel(link, await link.call("open", address.href, options), remote !== null);
+    return new RemoteModel(link, await link.call("open", address.href, loading), remote !== null);
   } catch (error) {
     link.close();
     throw error;

@@ -31,6 +31,8 @@ const PATIENCE = 200; // milliseconds that the driver gets to compile before wei
 const CHECKSUMS = "line_checksums";
 const VERSION = 5;
 const MEGABYTE = 1e6;
+/** The names of `LoadOptions`. */
+export const LOAD_OPTIONS = ["minimum", "cache", "speculate", "onPlan", "onProgress"];
 
 /**
  * Reads a plan.
@@ -69,7 +71,7 @@ export function parsePlan(text) {
  */
 export async function loadParts(gl, source, base, textsOf, options = {}) {
   const { minimum = false, cache = true, onPlan, onProgress: report = () => {} } = options;
-  checkOptions(options, ["canvas", "minimum", "cache", "speculate", "onPlan", "onProgress"]);
+  checkOptions(options, ["canvas", ...LOAD_OPTIONS]);
   let failed = false; // after which the other parts report nothing
   const onProgress = (progress) => failed || report(progress);
   onProgress({ part: "plan", done: 0, all: 1 });

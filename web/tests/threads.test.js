@@ -133,7 +133,10 @@ test("null counts as no options, logits wait for no text, and decode refuses ids
     writing: false,
     release() {},
   };
-  const loaded = await loadThrough("http://localhost/", { load: async () => model, start: null }, { worker: false });
+  const loadedWith = (options) => loadThrough("http://localhost/", { load: async () => model, start: null }, { worker: false, ...options });
+  await assert.rejects(loadedWith({ canvas: {} }), { name: "GlinferError", message: /^unknown option canvas; known: worker, onLost, minimum/ });
+  await assert.rejects(loadedWith({ onLost: 5 }), { name: "GlinferError", message: "onLost is 5; expected a function" });
+  const loaded = await loadedWith({});
   assert.equal((await loaded.stream("a", null).next()).value, "a5");
   assert.equal(await loaded.chat("a", null), "a6");
   assert.deepEqual(await loaded.encode("a", null), ["a", true]);

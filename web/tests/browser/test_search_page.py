@@ -119,7 +119,9 @@ def test_a_folder_is_searched_and_its_texts_stay_texts(browsed: Browsed, tmp_pat
         assert browsed.do("evaluate", "document.querySelectorAll('#found li').length") == 0
         early = "glinfer.page.read([new File(['the dog plays.'], 'dog.txt')])"
         browsed.do("evaluate", f"Promise.all([{early}, glinfer.page.search()]).then(() => true)")
-        assert browsed.do("evaluate", "document.querySelectorAll('#found li').length") == 1, "asked while files are read"
+        assert browsed.do("evaluate", "document.querySelectorAll('#found li').length") == 1, (
+            "asked while files are read"
+        )
         assert browsed.do("text", "#status").startswith("The nearest 1")
         # A browser that finds other tokens, or lacks something, says so in one sentence.
         plan = json.loads((made.folder / "plan.json").read_text())
