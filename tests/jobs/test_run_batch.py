@@ -131,7 +131,7 @@ class TestAnswers:
         self, small: Path, templated: Path, tmp_path: Path, capsys: Capture
     ) -> None:
         first, models = tmp_path / "first.jsonl", (f"m={small}", f"gpt-4o-mini={templated}")
-        batch(capsys, "-i", write_lines(tmp_path / "a.jsonl", *GOOD), "-o", first, *models, "-q")
+        batch(capsys, "--in", write_lines(tmp_path / "a.jsonl", *GOOD), "-o", first, *models, "-q")
         mixed = list(GOOD)
         random.Random(1).shuffle(mixed)
         source = write_lines(tmp_path / "b.jsonl", *mixed)
@@ -146,7 +146,7 @@ class TestAnswers:
 
     def test_json_and_nothing_to_do(self, small: Path, tmp_path: Path, capsys: Capture) -> None:
         source, out = write_lines(tmp_path / "in.jsonl", GOOD[4], BAD[0][0]), tmp_path / "out.jsonl"
-        report = json.loads(batch(capsys, "-i", source, "-o", out, f"m={small}", "--slots", 2, "--json")[0])
+        report = json.loads(batch(capsys, "--input", source, "-o", out, f"m={small}", "--slots", 2, "--json")[0])
         assert report.pop("seconds") > 0
         assert report.pop("tokens_per_second") > 0
         assert report.pop("draws") > 0
@@ -163,7 +163,7 @@ class TestRefused:
         (["-i", "IN", "MODEL"], "Missing option '-o'"),
         (["-o", "OUT", "MODEL"], "Missing option '-i'"),
         (["-i", "IN", "-o", "OUT"], "Missing argument"),
-        (["-i", "-", "-o", "OUT", "MODEL"], "--input needs a file, not standard input"),
+        (["-i", "-", "-o", "OUT", "MODEL"], "--in needs a file, not standard input"),
         (["-i", "IN", "-o", "-", "MODEL"], "--out needs a file, not standard input or output"),
         (["-i", "IN", "-o", "OUT", "--errors", "-", "MODEL"], "--errors needs a file"),
         (["-i", "IN", "-o", "OUT", "--shard", "3/2", "MODEL"], 'the shard is "3/2"'),
