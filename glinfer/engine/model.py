@@ -244,9 +244,9 @@ class Model(Inspected, Embeds, Chatting):
             stop_ids: ids that end the stream (default: for text the tokenizer's ``<|end|>``, or the ``eos_token_id`` of
                 a Hugging Face model; for ids none).
             on_end: called once when the stream ends.
-            speculate: ``ngram`` guesses that the newest tokens continue as they did earlier in the sequence, and runs
-                the guesses together. The text stays the same; text that repeats its prompt is generated faster.
-            draft: a smaller model with the same tokenizer, which makes the guesses; it sees no images.
+            speculate: ``ngram`` drafts the tokens that followed the newest ones earlier in the sequence, and runs
+                the drafts together. The text stays the same; text that repeats its prompt is generated faster.
+            draft: a smaller model with the same tokenizer, which makes the drafts; it sees no images.
             json_schema: the text is JSON of this schema: an object, its JSON as text, or a pydantic class.
             regex: the whole text matches this regular expression.
             grammar: the text matches this grammar, in llguidance's form of Lark.

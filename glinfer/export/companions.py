@@ -1,7 +1,7 @@
 """Companions of the fast plan in a browser: further plans that the runtime replays.
 
 ``rows`` runs a piece of a prompt, as :mod:`glinfer.engine.prefill` does in Python. ``choice`` chooses a token with
-filters, as :mod:`glinfer.engine.run.choice` does. ``drafted`` checks guesses, as
+filters, as :mod:`glinfer.engine.run.choice` does. ``drafted`` checks drafts, as
 :meth:`glinfer.engine.run.decode.DecodeSession.accept` does, and ``drafted_choice`` chooses tokens of its rows with
 filters.
 """

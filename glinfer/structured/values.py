@@ -66,13 +66,15 @@ class SchemaRules(ABC):
             return "any"
         if self.unknown(schema) and (found := self.otherwise(schema, where)):
             return found
-        if "const" in schema or isinstance(schema.get("enum"), list):
-            values = [schema["const"]] if "const" in schema else schema["enum"]
+        values = [schema["const"]] if "const" in schema else schema.get("enum")
+        if isinstance(values, list):
             return f"({' | '.join(map(self.literal, values))})" if values else "any"
         if isinstance(schema.get("anyOf"), list) and schema["anyOf"]:
             return f"({' | '.join(self.value(each, where) for each in schema['anyOf'])})"
-        kinds = schema.get("type")
-        kinds = [*(kinds if isinstance(kinds, list) else [kinds]), *["null"] * (schema.get("nullable") is True)]
+        given = schema.get("type")
+        kinds = list(given) if isinstance(given, list) else [given]
+        if schema.get("nullable") is True:
+            kinds.append("null")
         return f"({' | '.join(self._of_kind(kind, schema, where) for kind in kinds)})"
 
     def _of_kind(self, kind: object, schema: Mapping[str, Any], where: str) -> str:
@@ -94,11 +96,11 @@ class SchemaRules(ABC):
         first = f"{self._prefix}_{self._made}"
         self._made += 1
         pairs = [f"{key(name)} {self.value(properties[name], f'{where}.{name}'.lstrip('.'))}" for name in names]
-        for comma in ("", "COMMA "):  # from each property on, before and after one is there
-            kind = "n" if comma else "m"
-            for place, name in enumerate(names):
-                rule = f"{comma}{pairs[place]} {first}n{place + 1}"
+        # Rule m3 is the properties from number 3 on if none is written yet; n3 is the same after one, with a comma.
+        for kind, comma in (("m", ""), ("n", "COMMA ")):
+            for number, name in enumerate(names):
+                rule = f"{first}{kind}{number}: {comma}{pairs[number]} {first}n{number + 1}"
                 needed = isinstance(required, list) and name in required
-                self._rules.append(f"{first}{kind}{place}: {rule}{'' if needed else f' | {first}{kind}{place + 1}'}")
+                self._rules.append(rule if needed else f"{rule} | {first}{kind}{number + 1}")
             self._rules.append(f'{first}{kind}{len(names)}: ""')
         return f"{first}m0"

@@ -53,7 +53,7 @@ export class CachedDriver {
     this.body = plan.draws.length - plan.head_draws; // draws of a token without its logits
     this.inputs = { noise: 0, inverse_temperature: 1, noise_key: 0 };
     this.cached = 0; // how many of the first tokens are in the caches
-    this.reached = 0; // how many of the first tokens runs have reached, refused guesses included
+    this.reached = 0; // how many of the first tokens runs have reached, refused drafts included
     this.long = false; // whether their keys are rotated by the second set of angles, where the model has two
     this.handedOver = 0; // the number of tokens after which the last one waits for its last layer; 0: none
     this.tables = {}; // of companions
@@ -212,22 +212,22 @@ export class CachedDriver {
   }
 
   /**
-   * Checks guessed tokens in one run over the newest token and the guesses after it. Cache entries after the first wrong
-   * guess are overwritten later. The browser's side of `_accept` in glinfer/engine/run/cached.py.
+   * Checks drafted tokens in one run over the newest token and the drafts after it. Cache entries after the first wrong
+   * draft are overwritten later. The browser's side of `_accept` in glinfer/engine/run/cached.py.
    * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
-   * @param {number[]} draft guesses of the next tokens, at most what fits into the context.
+   * @param {number[]} draft drafts of the next tokens, at most what fits into the context.
    * @param {Sampler} sampler advances by one step for each token.
-   * @returns {number[]|null} the guesses up to the first wrong one, and the token in its place; null where none can be run:
+   * @returns {number[]|null} the drafts up to the first wrong one, and the token in its place; null where none can be run:
    *   the last token of a prompt is half done already.
    * @throws {GlinferError} the model's output is broken.
    */
   accept(ids, draft, sampler) {
     const { drafted, tables, replay } = this;
-    const guesses = draft.slice(0, this.alike(ids.length, drafted.most) - 1);
-    if (this.handedOver === ids.length || !guesses.length) return null;
+    const drafts = draft.slice(0, this.alike(ids.length, drafted.most) - 1);
+    if (this.handedOver === ids.length || !drafts.length) return null;
     const [first, { step, filters }] = [ids.length - 1, sampler];
     const chooses = this.chooses(sampler);
-    const rows = [ids[first], ...guesses];
+    const rows = [ids[first], ...drafts];
     const how = { targets: drafted.targets, long: this.long, sampler };
     const inputs = rowsFeed(tables.drafted, rows, first, how);
     this.upload("drafted");
@@ -241,12 +241,12 @@ export class CachedDriver {
         replay.run({ rows: rows.length, row: 0, slot: 0 }, { companion: "drafted_choice" });
       }
       const choices = chooses ? choicesOf(replay, drafted.picks, 0, rows.length) : [];
-      for (const [row, guess] of [...guesses, null].entries()) {
+      for (const [row, expected] of [...drafts, null].entries()) {
         let token = choices[row]?.() ?? null;
         if (token === null) token = sampler.sample(this.draftedLogits(row), [...ids, ...chosen]);
         else sampler.step += 1;
         chosen.push(token);
-        if (token !== guess) break;
+        if (token !== expected) break;
       }
     } catch (error) {
       sampler.step = step; // nothing was chosen
@@ -258,13 +258,13 @@ export class CachedDriver {
     return chosen;
   }
 
-  /** The logits of a row of guesses. */
+  /** The logits of a row of drafts. */
   draftedLogits(row) {
     const { targets, logits } = this.drafted;
     return logitsOf(this.replay, logits[row % targets], Math.floor(row / targets));
   }
 
-  /** Starts to compile for guesses, so that `accept` need not wait. */
+  /** Starts to compile for drafts, so that `accept` need not wait. */
   expectDrafts() {
     for (const name of ["drafted", "drafted_choice"]) {
       if (this.plan.companions[name]) this.replay.begin(this.plan.companions[name].draws);

@@ -1,5 +1,5 @@
 /**
- * Guesses of the next tokens, and how many of them are worth a run; the text is the same without them. The browser's
+ * Drafts of the next tokens, and how many of them are worth a run; the text is the same without them. The browser's
  * side of glinfer/engine/run/drafts.py, which explains the method and the numbers.
  */
 
@@ -22,7 +22,7 @@ const [PATIENCE, MAX_PATIENCE] = [8, 256];
 const IDLE = 8; // tokens in a row without an accepted draft, after which drafts are looked for less often
 
 /**
- * Returns a valid way to guess.
+ * Returns a valid way to draft.
  * @param {string|null} speculate
  * @returns {string|null}
  * @throws {GlinferError} there is no such way.
@@ -41,7 +41,7 @@ export class Ngrams {
   }
 
   /**
-   * The kind of guess that can be made after these tokens: the length of the match, rounded down to a power of two. Null
+   * The kind of draft that can be made after these tokens: the length of the match, rounded down to a power of two. Null
    * for none.
    * @param {number[]} ids
    * @returns {number|null}
@@ -62,7 +62,7 @@ export class Ngrams {
   }
 
   /**
-   * The prior probability that a token of a kind of guess is right.
+   * The prior probability that a token of a kind of draft is right.
    * @param {number} kind
    * @returns {number}
    */
@@ -72,7 +72,7 @@ export class Ngrams {
   }
 
   /**
-   * Guesses; called after `offer`. A match that reaches the end of the sequence repeats itself.
+   * Drafts; called after `offer`. A match that reaches the end of the sequence repeats itself.
    * @param {number} count
    * @returns {number[]}
    */

@@ -57,7 +57,7 @@ export function pauses() {
  * @param {{prompt: number[], count: number, stops: (id: number) => boolean, signal: AbortSignal,
  *   watch?: () => {draw: number, seen: () => void}|null, speculate?: string|null, keep?: number}} options `count`: most tokens to generate;
  *   `stops`: whether a token ends the text; it is yielded last, and later tokens are taken back; `signal` ends the text at
- *   the next token; `watch` is called before each token, see `Replay.run`; `speculate`: how tokens are guessed; `keep`: see above.
+ *   the next token; `watch` is called before each token, see `Replay.run`; `speculate`: how tokens are drafted; `keep`: see above.
  * @yields {number} a token id.
  */
 export async function* generate(model, sampler, { prompt, count, stops, signal, watch = () => null, speculate = null, keep = 0 }) {

@@ -227,7 +227,7 @@ export class RemoteModel {
   }
 
   /**
-   * Tokens held, draw calls issued so far, tokens guessed, and guesses that were right.
+   * Tokens held, draw calls issued so far, tokens drafted, and drafts that were right.
    * @returns {Promise<{held: number, draws: number, drafted: number, accepted: number}>}
    */
   figures() {

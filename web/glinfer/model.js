@@ -53,7 +53,7 @@ export function textsFor(plan, tokenizer) {
 }
 
 /**
- * A reply. `ids` has all its tokens, with thoughts and the token that ended it; of `drafted` guessed tokens `accepted` were
+ * A reply. `ids` has all its tokens, with thoughts and the token that ended it; of `drafted` tokens `accepted` were
  * right.
  * @typedef {{text: string, thinking: string, finishReason: "stop"|"length"|"context"|"aborted", promptTokens: number,
  *   tokens: number, ids: number[], drafted: number, accepted: number}} Reply
@@ -86,8 +86,8 @@ export class Model {
     this.ahead = 0; // tokens that a stream has chosen but not yielded, including those taken back
     this.writing = false; // whether a stream is running
     this.speculate = checkSpeculation(speculate);
-    this.runTimes = new RunTimes(); // times of this model's runs, which decide how many tokens are guessed
-    this.drafted = 0; // guesses that `accept` has run so far
+    this.runTimes = new RunTimes(); // times of this model's runs, which decide how many tokens are drafted
+    this.drafted = 0; // drafts that `accept` has run so far
     this.accepted = 0; // those of them that were chosen
   }
 
@@ -106,7 +106,7 @@ export class Model {
     return this.replay.drawsIssued;
   }
 
-  /** Whether guesses can be checked, see `accept`. */
+  /** Whether drafts can be checked, see `accept`. */
   get drafts() {
     return this.driver.drafted !== null;
   }
@@ -223,28 +223,28 @@ export class Model {
   }
 
   /**
-   * Chooses and appends tokens as `choose` does, several in one run where they were guessed, as `session.accept` in Python.
-   * @param {number[]} draft guesses of the next tokens; those beyond the context are left out, and directly after a prompt
+   * Chooses and appends tokens as `choose` does, several in one run where they were drafted, as `session.accept` in Python.
+   * @param {number[]} draft drafts of the next tokens; those beyond the context are left out, and directly after a prompt
    *   all of them.
    * @param {Sampler} sampler
-   * @returns {number[]} the guesses up to the first that was not chosen, and the token in its place.
-   * @throws {GlinferError} no token is held, a guess is not a token, the site has no plan that checks guesses, or the model's output is broken.
+   * @returns {number[]} the drafts up to the first that was not chosen, and the token in its place.
+   * @throws {GlinferError} no token is held, a draft is not a token, the site has no plan that checks drafts, or the model's output is broken.
    */
   accept(draft, sampler) {
     checkTokens(draft, this.vocabulary);
     this.requireDrafts();
     this.settle();
-    const guesses = draft.slice(0, this.room - 1);
-    const chosen = this.driver.accept(this.ids, guesses, sampler);
+    const drafts = draft.slice(0, this.room - 1);
+    const chosen = this.driver.accept(this.ids, drafts, sampler);
     if (chosen === null) return this.choose(1, sampler);
-    this.drafted += guesses.length;
+    this.drafted += drafts.length;
     this.accepted += chosen.length - 1;
     this.known = null;
     this.ids.push(...chosen);
     return chosen;
   }
 
-  /** Raises an error where the site has no plan that checks guesses. */
+  /** Raises an error where the site has no plan that checks drafts. */
   requireDrafts() {
     if (this.drafts) return;
     const why = this.plan.driver === "fast" ? "has no plan for drafts" : "computes all tokens again each time";

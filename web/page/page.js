@@ -159,7 +159,7 @@ export class Page {
    * Takes messages from now on.
    * @param {{takes: "chat"|"text"|"ids", vocabulary: number, examples: string[], context: number, draws: number|null,
    *   pictures: string[], lines: "heads"|"tokens", system?: boolean, drafts?: boolean, why?: string, renderer?: string, tested?: string}}
-   *   can the kind of input, whether a system prompt and guessing ahead are possible, why only this, the pictures, the
+   *   can the kind of input, whether a system prompt and speculation are possible, why only this, the pictures, the
    *   renderer, the result of its self-test.
    */
   ready(can) {

@@ -9,7 +9,7 @@ function showTemperature() {
 /**
  * @typedef {{count: number, temperature: number, topK: number, topP: number, minP: number, repetitionPenalty: number,
  *   seed: number|null, system: string, speculate: "ngram"|null}} Settings `system`: the system prompt, for a model that takes
- *   one; `speculate`: how tokens are guessed.
+ *   one; `speculate`: how tokens are drafted.
  *
  * @returns {Settings} what the form says.
  */

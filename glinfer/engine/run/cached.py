@@ -310,14 +310,14 @@ class CachedSession(DecodeSession):
         candidates = None if options is None else runs.candidates(len(draws))
         chosen: list[int] = []
         try:
-            for row, guess in enumerate((*draft, None)):
+            for row, expected in enumerate((*draft, None)):
                 if candidates is None or unsure(candidates[row]):
                     before = [*self._ids, *chosen]
                     chosen.append(self._sampled(self._looked(runs.logits(row), before), sampler, ids=before))
                 else:
                     chosen.append(self._chosen(candidates[row], chosen))
                     sampler.advance()
-                if chosen[-1] != guess:
+                if chosen[-1] != expected:
                     break
         except BaseException:
             sampler.step = step  # nothing was chosen

@@ -247,16 +247,16 @@ class DecodeSession(Closing):
         a draft, so the choices are the same; a wrong draft only costs time.
 
         Args:
-            draft: guesses of the next tokens, cut to the room in the context. They are ignored right after a prompt,
+            draft: drafts of the next tokens, cut to the room in the context. They are ignored right after a prompt,
                 whose last token is half computed, while the model is observed, and by the reference plan.
             sampler: chooses the tokens.
 
         Returns the accepted tokens of the draft, and the token chosen after them. Errors are those of :meth:`logits`,
         and an InputError for a drafted token outside the vocabulary.
         """
-        guesses = check_tokens("the draft", draft, self._config)
+        drafts = check_tokens("the draft", draft, self._config)
         self._require_tokens()
-        chosen = self._computing(self._accept, guesses[: self.room - 1], sampler)
+        chosen = self._computing(self._accept, drafts[: self.room - 1], sampler)
         self.accepted += len(chosen) - 1
         return chosen
 

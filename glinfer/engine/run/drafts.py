@@ -1,6 +1,6 @@
-"""Speculative decoding: guess the next tokens, and decide by run times and past guesses how many are worth a run.
+"""Speculative decoding: draft the next tokens, and decide by run times and past drafts how many are worth a run.
 
-:meth:`glinfer.engine.run.decode.DecodeSession.accept` keeps the guesses that the sampler chooses anyway, so the text
+:meth:`glinfer.engine.run.decode.DecodeSession.accept` keeps the drafts that the sampler chooses anyway, so the text
 stays the same (Leviathan et al. 2023; seeded noise replaces their rejection step).
 """
 
@@ -28,10 +28,10 @@ _MAX_PLACES = 32  # newest matches to search for the longest one
 _KEPT_TIMES = 9
 _DECAY = 0.9  # factor of earlier outcomes at each new one
 _PRIOR_TRIED = 3.0  # weight of the prior probability, in tries
-_MODEL_RIGHT = 2 / 3  # prior probability that a smaller model guesses right
+_MODEL_RIGHT = 2 / 3  # prior probability that a smaller model's draft is right
 _GROWTH = 1.5  # assumed time of an untimed run, relative to half the rows
 _PATIENCE, _MAX_PATIENCE = 8, 256
-_IDLE = 8  # tokens without an accepted guess before drafts are tried less often
+_IDLE = 8  # tokens without an accepted draft before drafts are tried less often
 
 
 def check_speculation(speculate: str | None, draft: object) -> None:
@@ -43,24 +43,24 @@ def check_speculation(speculate: str | None, draft: object) -> None:
 
 
 class Drafter(Protocol):
-    """Guesses the next tokens of a sequence."""
+    """Drafts the next tokens of a sequence."""
 
     @property
     def draws_issued(self) -> int:
-        """Draw calls issued so far for guesses."""
+        """Draw calls issued so far for drafts."""
 
     def offer(self, ids: Sequence[int]) -> int | None:
-        """The kind of guess after these tokens, or None; guesses of one kind share their statistics."""
+        """The kind of draft after these tokens, or None; drafts of one kind share their statistics."""
 
     def prior(self, kind: int) -> float:
-        """The prior probability that a guessed token of this kind is right."""
+        """The prior probability that a drafted token of this kind is right."""
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
-        """Guess at most ``count`` tokens that ``sampler`` will choose; called after :meth:`offer` with the same ids."""
+        """Draft at most ``count`` tokens that ``sampler`` will choose; called after :meth:`offer` with the same ids."""
 
 
 class Ngrams:
-    """Prompt lookup: guess the continuation of the longest earlier match of the newest tokens (Saxena 2023).
+    """Prompt lookup: draft the continuation of the longest earlier match of the newest tokens (Saxena 2023).
 
     A match has at least :data:`MIN_MATCH` tokens; of equally long matches the newest wins. A draft that reaches the
     end of the sequence repeats itself.
@@ -113,7 +113,7 @@ class Ngrams:
 
 
 class ModelDrafts:
-    """Guesses the choices of a smaller model with the same sampler, seed and steps."""
+    """Drafts the choices of a smaller model with the same sampler, seed and steps."""
 
     def __init__(self, session: DecodeSession, accepted_vocab: int) -> None:
         """Draft for a model of the vocabulary ``accepted_vocab`` with a session, which other drafters may share."""
@@ -126,7 +126,7 @@ class ModelDrafts:
         return self._session.draws_issued
 
     def offer(self, ids: Sequence[int]) -> int | None:
-        """See :class:`Drafter`; all guesses are of one kind."""
+        """See :class:`Drafter`; all drafts are of one kind."""
         return 0
 
     def prior(self, kind: int) -> float:

@@ -19,7 +19,7 @@ class GenerationStats:
     ``seconds`` are those of decoding, ``prompt_draws`` and ``prompt_seconds`` those of prefill. Seconds do not include
     the caller's time between tokens. ``draws_saved`` counts draws skipped because prefill, ``logits`` or ``probs``
     already computed them. ``dropped`` counts the oldest tokens dropped by a full context, and ``reused_tokens`` the
-    prompt tokens that a scheduler had in a cache. ``drafted`` and ``accepted`` count the guesses of speculative
+    prompt tokens that a scheduler had in a cache. ``drafted`` and ``accepted`` count the drafts of speculative
     decoding and the right ones; ``draws`` includes those of a draft model.
 
     For a text with a structure, ``forced`` counts the tokens that the structure forced, and ``complete`` is whether
