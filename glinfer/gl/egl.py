@@ -18,8 +18,8 @@ from glinfer.errors import ContextError
 from glinfer.gl.faults import ContextLostError
 from glinfer.gl.memory import address_space_left
 
-_DRIVER_BYTES = 500_000_000
-"""Address space that Mesa's software renderer takes to start, rounded up."""
+_DRIVER_BYTES = 720_000_000
+"""Address space below which Mesa's software renderer and NumPy's OpenBLAS abort or crash, even with a small model."""
 
 _EGL_NONE = 0x3038
 _EGL_SURFACE_TYPE = 0x3033
@@ -52,21 +52,29 @@ class EglDevice:
         return "EGL_MESA_device_software" in self.extensions.split()
 
 
+def lack_of_address_space() -> str:
+    """The advice to raise a limit under which the driver would end the process; empty without such a limit."""
+    left = address_space_left()
+    if left is None or left >= _DRIVER_BYTES:
+        return ""
+    return (
+        f"a driver needs about {_DRIVER_BYTES // 10**6} MB of address space, and the limit of this process leaves "
+        f"{max(0, left) // 10**6} MB; raise it (ulimit -v)"
+    )
+
+
 def remedy() -> str:
     """The advice where no driver starts: raise the limit of this process's memory, or install a driver."""
-    left = address_space_left()
-    if left is not None and left < _DRIVER_BYTES:
-        return (
-            f"a driver needs about {_DRIVER_BYTES // 10**6} MB of address space, and the limit of this process leaves "
-            f"{max(0, left) // 10**6} MB; raise it (ulimit -v)"
-        )
-    return "install it with: sudo apt-get update && sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
+    install = "install it with: sudo apt-get update && sudo apt-get install -y libegl1 libgles2 libgl1-mesa-dri"
+    return lack_of_address_space() or install
 
 
 class _Egl:
     """libEGL, loaded once, with the argument types that ctypes needs."""
 
     def __init__(self) -> None:
+        if lack := lack_of_address_space():
+            raise ContextError(f"no driver can start: {lack}")
         try:
             library = ctypes.CDLL("libEGL.so.1")
         except OSError as error:

@@ -218,6 +218,14 @@ def test_a_driver_that_moderngl_refuses_is_refused_and_let_go(
     assert all(context.released for context in contexts)
 
 
+def test_a_limit_on_address_space_is_refused_before_a_driver_can_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that is opened later finds the driver already in the process."""
+    monkeypatch.setattr(egl, "address_space_left", lambda: 700_000_000)
+    with pytest.raises(ContextError, match=r"^no driver can start: .* leaves 700 MB; raise it \(ulimit -v\)\Z"):
+        egl._Egl()
+    open_device("auto").close()
+
+
 def test_a_driver_without_a_needed_function_is_refused() -> None:
     with pytest.raises(ContextError, match=r"the OpenGL driver has no gl[A-Z]"):
         RawGL(lambda name: 0)
