@@ -15,7 +15,7 @@ from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS, MAX_FIELDS, Several, Strict, few
 from glinfer.text.templates import Rendering
 
-Number = StrictInt | StrictFloat
+Number = StrictFloat | StrictInt  # in this order, a text is refused with the word "number"
 ModelName = Annotated[StrictStr, Field(min_length=1, max_length=LIMITS.model_characters)]
 Ids = Annotated[Several[StrictInt], Field(min_length=1)]
 Text = Annotated[StrictStr, Field(min_length=1)]

@@ -148,7 +148,7 @@ BAD: list[tuple[dict[str, Any], str | None, str]] = [
     ({"best_of": 2}, "best_of", "not supported"),
     ({"temperatur": 1}, "temperatur", "no field temperatur"),
     ({"temperature": -1}, "temperature", "found -1"),
-    ({"temperature": "1"}, "temperature", "found '1'"),
+    ({"temperature": "1"}, "temperature", "found '1'; input should be a valid number"),
     ({"max_tokens": 0}, "max_tokens", "found 0"),
     ({"n": 33}, "n", "found 33"),
     ({"top_logprobs": 2}, "top_logprobs", "needs logprobs"),
