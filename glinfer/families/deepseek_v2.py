@@ -21,6 +21,7 @@ FAMILY = replace(
     name="deepseek_v2",
     names=replace(deepseek_v3.FAMILY.names, expert_bias=""),
     sigmoid_router=False,
+    share_eps=0.0,
     usual={
         **deepseek_v3.USUAL,
         "num_dense_layers": 0,
