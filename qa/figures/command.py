@@ -246,7 +246,7 @@ def figures_command(
 ) -> int:
     """Measure every published figure, keep it in docs/figures, and write it into README.md and docs.
 
-    Takes 15 minutes on two idle cores, and 6 minutes on a GPU. Nothing else should run meanwhile. A peer that is not
+    Takes 15 minutes on two idle cores, and 12 minutes on a GPU. Nothing else should run meanwhile. A peer that is not
     installed is a line of its table. A table that cannot be measured here keeps its figures. With --check, the exit
     status is 1 if a document or a figure is out of date.
 

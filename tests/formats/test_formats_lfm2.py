@@ -52,7 +52,7 @@ def test_the_settings_of_experts(tmp_path: Path) -> None:
     given = {**SMALL, "model_type": "lfm2_moe", "moe_intermediate_size": 40, "num_experts": 6, "num_experts_per_tok": 2}
     found = config_with(tmp_path, given, num_dense_layers=1, routed_scaling_factor=2.0, tie_embedding=False)
     assert (found.intermediate_size, found.dense_intermediate_size, found.tie_word_embeddings) == (40, 96, False)
-    chosen = Experts(6, 2, True, sigmoid=True, biased=True, scale=2.0)
+    chosen = Experts(6, 2, True, sigmoid=True, share_eps=1e-6, biased=True, scale=2.0)
     assert [found.layer(index).experts for index in range(3)] == [None, chosen, chosen]
     assert len(weight_shapes(found)) == 1 + 8 + (7 + 21) + (4 + 21) + 2
 
