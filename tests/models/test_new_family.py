@@ -203,12 +203,12 @@ def test_without_its_record_it_is_refused(known: Checkpoint, tmp_path: Path, mon
             glinfer.load(path)
 
 
-def with_experts(monkeypatch: pytest.MonkeyPatch, norms: NormPlaces, names: Names = EXPERT_NAMES) -> ModelConfig:
+def with_experts(
+    monkeypatch: pytest.MonkeyPatch, norms: NormPlaces, names: Names = EXPERT_NAMES, *, parallel: bool = False
+) -> ModelConfig:
     """The shape of another new family, with experts and these norms."""
-    layer, name = (
-        LayerConfig(norms=norms, head_norms="width", rounded=bool(names.down_norm)),
-        f"experts_{norms}{names.down_norm}",
-    )
+    name = f"experts_{norms}{names.down_norm}{'_parallel' * parallel}"
+    layer = LayerConfig(norms=norms, head_norms="width", rounded=bool(names.down_norm), parallel=parallel)
     monkeypatch.setitem(FAMILIES, name, dataclasses.replace(UNHEARD, name=name, names=names, layer=layer))
     return dataclasses.replace(SHAPE, model_type=name, num_experts=5, num_experts_per_tok=2)
 
@@ -242,3 +242,8 @@ def test_a_norm_of_the_sum_of_experts_and_another_mlp_is_refused(monkeypatch: py
     config = dataclasses.replace(with_experts(monkeypatch, "after"), shared_intermediate_size=24)
     with pytest.raises(PlanError, match=r"layer 0 has an MLP beside its experts, and a norm after their sum; "):
         plan_for(config, "fast")
+
+
+def test_experts_in_parallel_with_attention_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(PlanError, match="layer 0 has experts in parallel with attention; "):
+        plan_for(with_experts(monkeypatch, "before", parallel=True), "fast")

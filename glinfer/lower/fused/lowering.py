@@ -197,6 +197,10 @@ class Lowering(LoweringBase):
         before, behind = self.hidden  # the stream, and where the next branch leaves it
         number, node = layer.number, layer.mlp.body
         stream, to = View(self.config.hidden_size), f"blocks.{number}"
+        if layer.parallel and isinstance(node, ExpertMlps):
+            raise PlanError(
+                f"layer {number} has experts in parallel with attention; the fast plan has no draw for these"
+            )
         inner = self.expanded(number, node, before) if layer.parallel and isinstance(node, Mlp) else None
         for branch, each in mixed:
             self.add(self.recipes.mixing_out(number, branch), each, before, behind)
