@@ -77,7 +77,11 @@ _REFERENCE = (
 )
 _DRAFTS = (
     *(Column("text", "task"), Column("", "sampling"), Column("tokens", "tokens", "")),
-    *(Column("ms/token", "plain", str), Column("with drafts", "guessed", str), Column("speedup", "times_plain", ".2f")),
+    *(
+        Column("ms/token", "plain", str),
+        Column("with drafts", "with_drafts", str),
+        Column("speedup", "times_plain", ".2f"),
+    ),
     *(Column("accepted", "accepted", ""), Column("of", "drafted", "")),
     Column("same text", lambda row: "yes" if row.same else "NO"),
 )
@@ -379,11 +383,11 @@ def _bench_drafts(
         raise InputError(f"found {len(formats)} weight formats with {first}; expected one")
     with (
         loaded(model, tokenizer=None, weights=formats[0], **options) as opened_model,
-        opened_drafts(opened_model, drafts) as guesses,
+        opened_drafts(opened_model, drafts) as drafting,
     ):
         opened_model.require_tokenizer()
         with progress("timing") as advance:
-            report = bench_drafts(opened_model, guesses, runs, on_progress=advance)
+            report = bench_drafts(opened_model, drafting, runs, on_progress=advance)
     print_json(report.to_json()) if as_json else _show_drafts(report)
 
 

@@ -88,12 +88,12 @@ def chat(
     max_tokens, given, drafts = options.pop("max_tokens"), opt.take_sampling(options), opt.take_drafts(options)
     structured, arguments = opt.take_structured(options), dict(map(_argument, options.pop("template_args")))
     opt.one_adapter(options)
-    with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
+    with loaded(path, **options) as opened, opened_drafts(opened, drafts) as drafting:
         session = opened.chat_session(system=system, think=think, template_kwargs=arguments)
         name = model_title(path)
         for each in images:
             opened.read_image(each)  # refuses it now
-        further = {**guesses, **structured}
+        further = {**drafting, **structured}
         refused = talk(opened, name, session, merged(opened.sampling, given), max_tokens, further, images)
     if refused:
         raise click.exceptions.Exit(2)

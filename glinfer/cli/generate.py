@@ -101,8 +101,8 @@ def generate(
     opt.one_adapter(options)
     if images and (ids is not None or ends["keep"]):
         raise InputError(f"--image goes with a text; leave out {'--keep' if ids is None else '--ids'}")
-    with loaded(path, **options) as opened, opened_drafts(opened, drafts) as guesses:
-        how = {"max_tokens": max_tokens, **sampling, **structured, **guesses}
+    with loaded(path, **options) as opened, opened_drafts(opened, drafts) as drafting:
+        how = {"max_tokens": max_tokens, **sampling, **structured, **drafting}
         stream: TextStream | TokenStream | ChatStream
         if images:
             stream = opened.stream_chat([opt.user_message(images, given)], stop=ends["stop"], **how)

@@ -35,8 +35,8 @@ def _times(row: Row) -> Row:
     return {name: row[way] and _spread(row[way]) for way, name in names.items()}
 
 
-def next_to(base: float, other: float) -> str:
-    """How fast another engine is, next to glinfer's time ``base``."""
+def compared(base: float, other: float) -> str:
+    """How fast another engine is, compared with glinfer's time ``base``."""
     return f"{base / other:.1f}× faster" if other < base else f"{other / base:.1f}× slower"
 
 
@@ -58,8 +58,8 @@ def _decoding(label: str, report: Any) -> Iterator[Row]:
             found |= {"of the limit: token, prompt": ", ".join(f"{share:.0%}" for share in shares)}
             found |= {"draws, weights, start": f"{about['draws']}, {size:,.0f} MB, {start:.1f} s"}
         else:
-            token, prompt = (next_to(base[way]["median"], row[way]["median"]) for way in ("decode", "prefill"))
-            found["next to the first line"] = f"token {token}, prompt {prompt}"
+            token, prompt = (compared(base[way]["median"], row[way]["median"]) for way in ("decode", "prefill"))
+            found["compared with the first line"] = f"token {token}, prompt {prompt}"
         yield found
 
 
@@ -89,7 +89,7 @@ def _choices(label: str, found: Any) -> Iterator[Row]:
 
 def _drafts(label: str, report: Any) -> Iterator[Row]:
     for row in report["rows"]:
-        times = {f"token, {way}": _spread(row[way]) for way in ("plain", "guessed")}
+        times = {"token, plain": _spread(row["plain"]), "token, with drafts": _spread(row["with_drafts"])}
         accepted, same = f"{row['accepted']} of {row['drafted']}", "yes" if row["same"] else "NO"
         yield {"text": row["task"], "sampling": row["sampling"], **times, "speedup": f"{row['times_plain']:.2f}×",
                "accepted": accepted, "same text": same}  # fmt: skip
@@ -108,7 +108,7 @@ def _batches(label: str, found: Any) -> Iterator[Row]:
 
 def _embedding(label: str, found: Any) -> Iterator[Row]:
     for name, seconds in found["seconds"].items():
-        more = {"next to glinfer": next_to(found["seconds"]["glinfer"], seconds),
+        more = {"compared with glinfer": compared(found["seconds"]["glinfer"], seconds),
                 "largest difference": f"{found.get('largest_difference', 0):.1e}"}  # fmt: skip
         yield {"engine": name, "sentences/s": round(found["texts"] / seconds), **(more if name != "glinfer" else {})}
 
@@ -134,17 +134,18 @@ def _web(label: str, found: Any) -> Iterator[Row]:
         for way in result["ways"]:
             engine, weights, *more = way["name"].split(", ")
             name, key = ", ".join((engine, *more)), f"{model} {weights}"
-            row = rows.setdefault(name, {**first, "engine": name, "next to glinfer": None})
+            row = rows.setdefault(name, {**first, "engine": name, "compared with glinfer": None})
             row |= {f"{key}: token": _spread(way["decode_seconds"], factor=1000)}
             row |= {f"{key}: prompt, s": way["prompt_seconds"] and _spread(way["prompt_seconds"])}
             base = ours.setdefault(key, way)
             if engine != "glinfer":
                 parts = {"token": "decode_seconds", "prompt": "prompt_seconds"}
-                both = (f"{part} {next_to(base[time]['median'], way[time]['median'])}"
+                both = (f"{part} {compared(base[time]['median'], way[time]['median'])}"
                         for part, time in parts.items() if way[time])  # fmt: skip
-                row["next to glinfer"] = "; ".join(filter(None, (row["next to glinfer"], f"{key}: {', '.join(both)}")))
+                said = filter(None, (row["compared with glinfer"], f"{key}: {', '.join(both)}"))
+                row["compared with glinfer"] = "; ".join(said)
         absent = (line.partition(", ")[0] for line in result["left_out"])
-        rows |= {name: {**first, "engine": name, "next to glinfer": "not installed"} for name in absent}
+        rows |= {name: {**first, "engine": name, "compared with glinfer": "not installed"} for name in absent}
     yield from rows.values()
 
 

@@ -101,7 +101,7 @@ def test_a_faster_peer_is_said_to_be_faster() -> None:
     first, second = measures.MEASURES["gab"].rows("", report)
     assert first["of the limit: token, prompt"] == "50%, 25%"
     assert first["draws, weights, start"] == "39, 5 MB, 2.0 s"
-    assert second["next to the first line"] == "token 4.0× faster, prompt 1.0× slower"
+    assert second["compared with the first line"] == "token 4.0× faster, prompt 1.0× slower"
 
 
 def test_files_of_another_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:

@@ -105,7 +105,7 @@ class TestBench:
         copied = report["rows"][0]
         assert copied["accepted"] > 10
         assert copied["acceptance"] == copied["accepted"] / copied["drafted"]
-        assert copied["times_plain"] == pytest.approx(copied["plain"]["median"] / copied["guessed"]["median"])
+        assert copied["times_plain"] == pytest.approx(copied["plain"]["median"] / copied["with_drafts"]["median"])
         assert all(row["same"] and row["tokens"] == 40 for row in report["rows"])
         assert (report["drafts"], report["runs"]) == ("ngram", 1)
 

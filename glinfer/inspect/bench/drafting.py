@@ -36,7 +36,7 @@ _PAUSE_SECONDS = 0.02
 
 @dataclass(frozen=True)
 class DraftRow(Report):
-    """One task of :data:`TASKS`, ``greedy`` or ``sampled``, in milliseconds a token: plain, and guessed with drafts.
+    """One task of :data:`TASKS`, ``greedy`` or ``sampled``, in milliseconds a token: plain, and with drafts.
 
     ``drafted`` and ``accepted`` count the last run's tokens; ``same`` says whether all runs gave the same text.
     """
@@ -47,7 +47,7 @@ class DraftRow(Report):
     sampling: str
     tokens: int
     plain: Spread
-    guessed: Spread
+    with_drafts: Spread
     drafted: int
     accepted: int
     same: bool
@@ -60,7 +60,7 @@ class DraftRow(Report):
     @property
     def times_plain(self) -> float:
         """Speed relative to decoding without drafts."""
-        return self.plain.median / self.guessed.median
+        return self.plain.median / self.with_drafts.median
 
 
 @dataclass(frozen=True)
@@ -90,14 +90,14 @@ def bench_drafts(
     rows, cases = [], list(itertools.product(TASKS, ("greedy", "sampled")))
     for case, (task, sampling) in enumerate(cases, start=1):
         without: list[tuple[list[int], GenerationStats]] = []
-        guesses: list[tuple[list[int], GenerationStats]] = []
+        drafted: list[tuple[list[int], GenerationStats]] = []
         options = {"temperature": 0.0} if sampling == "greedy" else {"seed": 1}
         write = partial(_timed_text, model, TASKS[task], **options)
-        works = [Work(partial(write, into, **given), timed=True) for into, given in ((without, {}), (guesses, drafts))]
-        plain, guessed = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS))
+        works = [Work(partial(write, into, **given), timed=True) for into, given in ((without, {}), (drafted, drafts))]
+        plain, with_drafts = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS))
         on_progress(case, len(cases))
-        stats, same = guesses[-1][1], all(ids == without[0][0] for ids, _ in without + guesses)
-        rows.append(DraftRow(task, sampling, stats.tokens, plain, guessed, stats.drafted, stats.accepted, same))
+        stats, same = drafted[-1][1], all(ids == without[0][0] for ids, _ in without + drafted)
+        rows.append(DraftRow(task, sampling, stats.tokens, plain, with_drafts, stats.drafted, stats.accepted, same))
     kind = drafts["speculate"] if drafts.get("draft") is None else f"model of {drafts['draft'].config.model_type}"
     return DraftReport(model.config.model_type, model.weights, kind, model.device.description, runs, tuple(rows))
 
