@@ -92,6 +92,7 @@ export class DrawPanel {
     const head = headOf(plan);
     const perToken = spec.kind !== "weight" && spec.layout.kind === "matrix" && spec.layout.rows === model.context && texels.height <= ids.length;
     const square = isSquare(spec);
+    const words = ids.map((id) => shown(this.wordOf(id)));
     return {
       width: wide,
       height: texels.height,
@@ -102,7 +103,8 @@ export class DrawPanel {
         const at = `texel (${texels.x + Math.floor(x / texels.channels)}, ${texels.y + y})${texels.channels > 1 ? `.${"rgba"[x % texels.channels]}` : ""}`;
         return `${element ? this.describe(spec, element) : "padding"}  ·  ${at}  ·  ${exactly(texels.values[y * wide + x])}`;
       },
-      lines: perToken ? ids.map((id) => shown(this.wordOf(id))) : undefined,
+      lines: perToken ? words : undefined,
+      columns: perToken && square && wide === ids.length ? words : undefined,
       stripe: perToken && !square && wide === dim ? head : 0,
     };
   }

@@ -5,6 +5,7 @@ import { number } from "./words.js";
 
 const MASKED = -1e29;
 const SHARE = 0.995; // of the numbers, which the scale covers
+const [BESIDE, ABOVE] = [72, 60]; // pixels for the words of lines and columns
 const ROOM_FOR_TEXT = 50; // pixels of a square in which its number is written
 const SLOW = 1.25; // factor of a step of the wheel
 
@@ -17,6 +18,7 @@ const SLOW = 1.25; // factor of a step of the wheel
  * @property {string} name for those who do not see it.
  * @property {(x: number, y: number) => string} label describes a square.
  * @property {string[]} [lines] a word for each line.
+ * @property {string[]} [columns] a word for each number of a line.
  * @property {number} [stripe] numbers between two thin lines; 0 for none.
  */
 
@@ -48,9 +50,10 @@ export class TextureView {
     }).observe(this.root);
   }
 
-  /** Shows numbers, with the same view where they have the size of those before. */
+  /** Shows numbers, with the same view where they have the size and words of those before. */
   show(shown) {
-    const same = this.shown?.width === shown.width && this.shown?.height === shown.height;
+    const form = ({ width, height, lines, columns }) => [width, height, Boolean(lines), Boolean(columns)].join();
+    const same = this.shown !== null && form(this.shown) === form(shown);
     this.shown = shown;
     if (!same) this.chosen = null;
     this.canvas.setAttribute("aria-label", `${shown.name}: ${shown.height} lines of ${shown.width} numbers. Arrow keys choose one.`);
@@ -81,16 +84,17 @@ export class TextureView {
   /** As wide as there is room: all lines of a picture that has a word for each or room for one, otherwise squares at least. */
   fit() {
     if (!this.shown || !this.root.clientWidth) return;
-    const { width, height, lines } = this.shown;
+    const { width, height, lines, columns } = this.shown;
     const room = this.root.clientWidth;
     const each = this.most / height;
-    this.gutter = lines && each >= 10 && room > 400 ? 72 : 0;
+    this.gutter = lines && each >= 10 && room > 400 ? BESIDE : 0;
     this.across = Math.min(64, (room - this.gutter) / width);
     this.up = Math.min(48, lines || each >= 10 ? Math.min(each, Math.max(this.across, 22)) : Math.max(this.across, each));
     const high = Math.max(20, Math.min(this.most, Math.ceil(this.up * height)));
+    this.head = columns && this.gutter && this.across >= 14 ? ABOVE : 0;
     this.least = [this.across, this.up];
     [this.left, this.top] = [0, 0];
-    this.resize(room, high);
+    this.resize(room, this.head + high);
     this.draw();
   }
 
@@ -134,16 +138,16 @@ export class TextureView {
   draw() {
     if (!this.shown || !this.size) return;
     this.image ??= this.painted();
-    const { width, height, lines, stripe } = this.shown;
+    const { width, height, lines, columns, stripe } = this.shown;
     const dots = this.canvas.width / this.size[0];
     const pen = this.canvas.getContext("2d");
     pen.setTransform(dots, 0, 0, dots, 0, 0);
     pen.clearRect(0, 0, ...this.size);
     pen.save();
     pen.beginPath();
-    pen.rect(this.gutter, 0, this.size[0] - this.gutter, this.size[1]);
+    pen.rect(this.gutter, this.head, this.size[0] - this.gutter, this.size[1] - this.head);
     pen.clip();
-    pen.translate(this.gutter - this.left, -this.top);
+    pen.translate(this.gutter - this.left, this.head - this.top);
     pen.imageSmoothingEnabled = false;
     pen.drawImage(this.image, 0, 0, width * this.across, height * this.up);
     const ink = getComputedStyle(this.root).color;
@@ -163,13 +167,22 @@ export class TextureView {
       pen.strokeRect(left, top, wide, high);
     }
     pen.restore();
-    if (this.gutter) {
-      pen.fillStyle = ink;
-      pen.font = "12px ui-monospace, monospace";
-      pen.textBaseline = "middle";
-      lines.forEach((word, line) => {
-        const at = (line + 0.5) * this.up - this.top;
-        if (at > 0 && at < this.size[1]) pen.fillText(word.slice(0, 8), 0, at, this.gutter - 6);
+    pen.fillStyle = ink;
+    pen.font = "12px ui-monospace, monospace";
+    pen.textBaseline = "middle";
+    const label = (words, each, from, room, most, place) => words.forEach((word, index) => {
+      const at = (index + 0.5) * each - from;
+      if (at <= 0 || at >= room) return;
+      pen.save();
+      place(at);
+      pen.fillText(word.slice(0, 8), 0, 0, most);
+      pen.restore();
+    });
+    if (this.gutter) label(lines, this.up, this.top, this.size[1] - this.head, BESIDE - 6, (at) => pen.translate(0, this.head + at));
+    if (this.head) {
+      label(columns, this.across, this.left, this.size[0] - this.gutter, ABOVE - 6, (at) => {
+        pen.translate(this.gutter + at, this.head - 4);
+        pen.rotate(-Math.PI / 2);
       });
     }
   }
@@ -197,11 +210,11 @@ export class TextureView {
 
   /** Zooms around a point of the canvas, the middle if left out. */
   zoom(factor, x = this.size[0] / 2, y = this.size[1] / 2) {
-    const before = [this.left + x - this.gutter, this.top + y];
+    const before = [this.left + x - this.gutter, this.top + y - this.head];
     const across = Math.min(96, Math.max(this.least[0], this.across * factor));
     const up = Math.min(Math.max(28, this.least[1]), Math.max(this.least[1], this.up * factor));
     this.left = (before[0] * across) / this.across - x + this.gutter;
-    this.top = (before[1] * up) / this.up - y;
+    this.top = (before[1] * up) / this.up - y + this.head;
     [this.across, this.up] = [across, up];
     this.bound();
   }
@@ -209,7 +222,7 @@ export class TextureView {
   bound() {
     const { width, height } = this.shown;
     this.left = Math.max(0, Math.min(this.left, width * this.across - this.size[0] + this.gutter));
-    this.top = Math.max(0, Math.min(this.top, height * this.up - this.size[1]));
+    this.top = Math.max(0, Math.min(this.top, height * this.up - this.size[1] + this.head));
     this.draw();
   }
 
@@ -217,7 +230,7 @@ export class TextureView {
   at({ clientX, clientY }) {
     const box = this.canvas.getBoundingClientRect();
     const x = Math.floor((clientX - box.left - this.gutter + this.left) / this.across);
-    const y = Math.floor((clientY - box.top + this.top) / this.up);
+    const y = Math.floor((clientY - box.top - this.head + this.top) / this.up);
     return x >= 0 && y >= 0 && x < this.shown.width && y < this.shown.height ? [x, y] : null;
   }
 
@@ -228,7 +241,7 @@ export class TextureView {
     const [left, top] = [this.chosen[0] * this.across, this.chosen[1] * this.up];
     const room = this.size[0] - this.gutter;
     this.left = Math.min(left, Math.max(this.left, left + this.across - room));
-    this.top = Math.min(top, Math.max(this.top, top + this.up - this.size[1]));
+    this.top = Math.min(top, Math.max(this.top, top + this.up - this.size[1] + this.head));
     this.bound();
     this.say(this.chosen);
     if (tell) this.onPick(...this.chosen);
@@ -273,7 +286,7 @@ export class TextureView {
     const [x, y] = this.chosen ?? [0, 0];
     const step = event.shiftKey ? 8 : 1;
     if (moves[event.key]) this.choose(x + step * moves[event.key][0], y + step * moves[event.key][1]);
-    else if (event.key === "+" || event.key === "=") this.zoom(2, (x + 0.5) * this.across - this.left + this.gutter, (y + 0.5) * this.up - this.top);
+    else if (event.key === "+" || event.key === "=") this.zoom(2, (x + 0.5) * this.across - this.left + this.gutter, (y + 0.5) * this.up - this.top + this.head);
     else if (event.key === "-") this.zoom(1 / 2);
     else if (event.key === "0") this.fit();
     else return;

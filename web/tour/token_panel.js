@@ -179,7 +179,7 @@ export class TokenPanel {
       const word = (place) => shown(this.actions.word(ids[place]));
       const label = (x, y) => `head ${y} gives token ${x} “${word(x)}” ${(100 * values[y * ids.length + x]).toFixed(1)}%`;
       const lines = Array.from({ length: heads }, (_, head) => `head ${head}`);
-      this.attention.show({ width: ids.length, height: heads, values, name: `Attention of block ${this.block}`, label, lines });
+      this.attention.show({ width: ids.length, height: heads, values, name: `Attention of block ${this.block}`, label, lines, columns: ids.map((_, place) => word(place)) });
     }
     const hidden = this.row(`blocks.${this.block}.mlp.hidden`);
     this.mlp.hidden = !hidden;
