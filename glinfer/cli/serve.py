@@ -102,7 +102,7 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
 
     server = HttpServer(sources, options, on_ready=say_ready)
     names = ", ".join(source.name for source in sources)
-    emit(f"serving {names} at {server.address}/v1{'' if access.keys else ' without API keys'} (Ctrl-C to stop)")
+    emit(f"loading {names} for {server.address}/v1{'' if access.keys else ' without API keys'} (Ctrl-C to stop)")
     server.run()
 
 
