@@ -74,7 +74,7 @@ class Engine(ABC):
         self, check: Callable[[BatchRequest], Running], usable: Callable[[], None], options: SchedulerOptions
     ) -> Callable[[], Scheduler]:
         """A function that binds the plans and makes a scheduler; InputError if one sequence does not fit."""
-        raise InputError("several prompts together need the fast plan; load the model without plan='reference'")
+        raise InputError("several prompts together need the fast plan; leave out plan='reference' (--plan reference)")
 
     def score(
         self,
@@ -104,7 +104,7 @@ class Engine(ABC):
         return self._scorer
 
     def _new_scorer(self) -> TextScorer:
-        raise InputError("score needs the fast plan; load the model without plan='reference'")
+        raise InputError("score needs the fast plan; leave out plan='reference' (--plan reference)")
 
     def forward(self, ids: Sequence[int]) -> int:
         """Run one pass over checked ids; returns the draw calls. InputError for the fast plan."""

@@ -294,7 +294,7 @@ class Model(Inspected, Embeds, Chatting):
         """The speculation of one stream."""
         check_speculation(speculate, draft)
         if self.plan.name != "fast":
-            raise InputError("drafts need the fast plan; load the model without plan='reference', or leave them out")
+            raise InputError("drafts need the fast plan; leave them out, or plan='reference' (--plan reference)")
         if draft is None:
             return Speculation(Ngrams(), self._run_times)
         if not isinstance(draft, Model) or draft is self:

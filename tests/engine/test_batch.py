@@ -161,7 +161,7 @@ class TestRefusals:
         assert (model.device.live_objects(), model.device.draws_issued) == (before, draws)
 
     def test_the_reference_plan(self, reference: Model) -> None:
-        words = "several prompts together need the fast plan; load the model without plan='reference'"
+        words = r"several prompts together need the fast plan; leave out plan='reference' \(--plan reference\)"
         before = reference.device.draws_issued
         for use in (lambda: reference.batch([BatchRequest([1, 2, 3])]), lambda: reference.generate([[1, 2], [3]])):
             with pytest.raises(InputError, match=words):

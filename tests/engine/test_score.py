@@ -156,7 +156,7 @@ class TestRefusals:
         assert model.device.draws_issued == draws
 
     def test_the_reference_plan(self, reference: Model) -> None:
-        words = "score needs the fast plan; load the model without plan='reference'"
+        words = r"score needs the fast plan; leave out plan='reference' \(--plan reference\)"
         with pytest.raises(InputError, match=words):
             reference.score([[1, 2]])
 
