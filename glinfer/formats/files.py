@@ -90,8 +90,8 @@ def words_of(error: object, most: int = 300) -> str:
 
 def decode_text(data: bytes, source: str, expected: str = "text") -> str:
     """Decode a user's UTF-8 text; drop a byte-order mark at its start, and convert CR LF to LF."""
-    start = data[:2]
-    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or (len(start) == 2 and start.count(0) == 1):
+    zeros = [byte == 0 for byte in data[:4]]
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or zeros in ([False, True] * 2, [True, False] * 2):
         raise InputError(
             f"{source} is UTF-16, as '>' of Windows PowerShell writes it; expected {expected}; save it as UTF-8"
         )

@@ -70,6 +70,8 @@ def test_every_reader(readers: dict[str, Reader], tmp_path: Path) -> None:
 
 def test_what_stays() -> None:
     assert decode_text(b"a\rb\xef\xbb\xbf\n\0", "it") == "a\rb\ufeff\n\0"
+    for text in ("a\0b", "\0ab", "\0", "a\0bc\0", "a\0\0\0"):  # NUL is a character of UTF-8
+        assert decode_text(text.encode(), "it") == text
     with pytest.raises(InputError, match=r"it is not UTF-8 \(byte 4\); expected text"):
         decode_text(MARK + b"a\xff", "it")
 
