@@ -177,8 +177,8 @@ class Embedder:
             return text
         chosen = self.embedding.default_prompt if name is None else name
         if name is not None and name not in prompts:
-            known = ", ".join(map(repr, prompts)) or "none"
-            raise InputError(f"there is no prompt {name!r}; this model has {known}; give its text with prompt")
+            known = f"expected {', '.join(map(repr, prompts))}" if prompts else "this model names none"
+            raise InputError(f"there is no prompt {name!r}; {known}; or leave the name out, and give a text as prompt")
         return prompts.get(chosen, "")
 
     def encoded(self, texts: Sequence[str | Sequence[int]], before: str = "") -> list[EncodedText]:

@@ -98,7 +98,10 @@ REFUSED: list[tuple[Callable[[Model], Any], str]] = [
     (lambda m: m.embed([[]]), "text 0 has 0 tokens; expected 1 to 40"),
     (lambda m: m.embed(["a"], dimensions=37), "dimensions is 37; expected 1 to 36"),
     (lambda m: m.embed(["a"], dimensions=True), "dimensions is True; expected 1 to 36"),
-    (lambda m: m.embed(["a"], prompt_name="ask"), "there is no prompt 'ask'; this model has 'query', 'document'"),
+    (
+        lambda m: m.embed(["a"], prompt_name="ask"),
+        "there is no prompt 'ask'; expected 'query', 'document'; or leave the name",
+    ),
     (lambda m: m.embed(["a"], prompt_name="query", prompt="b"), "found both prompt_name and prompt"),
     (lambda m: m.rerank("a", "b"), "the texts are str; expected a list of them"),
     (lambda m: m.rerank(1, ["b"]), "the query is int; expected a str"),

@@ -191,7 +191,11 @@ class TestCommand:
             (model, {"--in": same, "--out": same}, "this is the input itself"),
             (model, {"--in": str(tmp_path / "empty.txt")}, "found no texts in the file"),
             (model, {"--dimensions": "99"}, "dimensions is 99; expected"),
-            (model, {"--prompt-name": "x"}, "there is no prompt 'x'"),
+            (
+                model,
+                {"--prompt-name": "x"},
+                "there is no prompt 'x'; this model names none; or leave the name",
+            ),
             (model, {"--context": "2"}, "texts are limited to 2 tokens"),
             (small, {}, "this model generates text"),
             (ranker, {}, "scores pairs of texts"),
