@@ -7,6 +7,7 @@ import contextlib
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import warnings
@@ -273,7 +274,8 @@ def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
     except click.UsageError as error:
         # Errors in splitting a command's options have no context.
         path = error.ctx.command_path if error.ctx is not None else f"{group.program} {group.chosen}".rstrip()
-        return complain(f"{error.format_message().rstrip('.')} (see '{path} --help')")
+        message = re.sub(r"(is not a valid \w+) range$", r"\1", error.format_message().rstrip("."))
+        return complain(f"{message} (see '{path} --help')")
     except click.ClickException as error:
         return complain(error.format_message())
     except OSError as error:

@@ -224,7 +224,7 @@ BAD_OPTIONS: dict[str, dict[str, str]] = {
         "--seed -1": "seed is -1",
         "--seed": "'--seed' requires an argument",
         "--max-tokens 0": "Invalid value for '-n' / '--max-tokens': 0",
-        "--max-tokens 1.5": "'1.5' is not a valid integer",
+        "--max-tokens 1.5": "'1.5' is not a valid integer (see ",
         "--stop=": "stop string 0 is empty",
         "--plan fastest": "Invalid value for '--plan'",
         "--plan reference --weights q8": (
@@ -240,6 +240,7 @@ BAD_OPTIONS: dict[str, dict[str, str]] = {
     "info MODEL": {"--plan reference --weights f16": "the reference plan keeps its weights in f32"},
     "convert MODEL": {"": "Missing argument 'TARGET'"},
     "--nonsense": {"": "No such option"},
+    "serve MODEL": {"--port x": "'x' is not a valid integer (see ", "--grace x": "'x' is not a valid float (see "},
     "look MODEL x": {"--out -": "--out needs a folder, not standard input or output"},
     "profile MODEL": {"--html -": "--html needs a file, not", "--trace -": "--trace needs a file, not"},
     "verify": {"": "found neither a MODEL nor --config; give one"},
