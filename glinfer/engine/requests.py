@@ -11,11 +11,16 @@ from glinfer.engine.ids import Ids
 from glinfer.engine.logits import LogitChanges, TokenLogprob
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplingOptions
+from glinfer.errors import counted
 from glinfer.structured.constraint import Constraint
 from glinfer.structured.structure import ERROR, OPTIONS
 from glinfer.text.chat import ChatForm
 from glinfer.text.images import turn_places
+from glinfer.text.labels import shortened
 from glinfer.text.reply import ChatPart, ReplyAssembler
+
+_SHOWN = 60
+"""Characters of a value in the repr of a result."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class BatchRequest:
         return self.form is not None or (isinstance(self.prompt, str) if self.text is None else self.text)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BatchResult:
     """The result of a request: the ids, the text of a text prompt, and counts.
 
@@ -73,6 +78,13 @@ class BatchResult:
     thinking: str = ""
     logprobs: list[TokenLogprob] | None = None
     error: Exception | None = None
+
+    def __repr__(self) -> str:
+        """The key, the number of tokens, the finish reason, and the start of the error, the text or the ids."""
+        key, answer = self.request.key, self.error or (self.ids if self.text is None else self.text)
+        parts = [] if key is None else [f"key {shortened(repr(key), _SHOWN)}"]
+        parts += [counted(self.stats.tokens, "token"), str(self.stats.finish_reason), shortened(repr(answer), _SHOWN)]
+        return f"BatchResult({', '.join(parts)})"
 
 
 @dataclass(eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,16 @@ def test_lines_are_short_and_say_what_matters(small: Path) -> None:
         assert repr(model.draws()).startswith("DrawTable(fast, 15 draws: embed")
         score = model.score(TEXT)
         assert repr(score).startswith(f"TextScore({len(score.ids)} tokens, total -")
+        options = {"max_tokens": 40, "temperature": 0, "stop_ids": ()}
+        requests = [
+            glinfer.BatchRequest("a", options, key="k"),
+            glinfer.BatchRequest([1], {**options, "max_tokens": 2}),
+        ]
+        by_ids, by_text = model.batch(requests)
+        assert by_text.text is not None
+        assert repr(by_text) == f"BatchResult(key 'k', 40 tokens, length, {repr(by_text.text)[:59]}…)"
+        assert repr(by_ids) == f"BatchResult(2 tokens, length, {by_ids.ids})"
+        assert "no room" in repr(replace(by_ids, error=ValueError("no room")))
         seen = model.capture("blocks.0.attn.scores", TEXT)
         assert repr(seen).startswith("Captured(blocks.0.attn.")
         likely = Checked(score._repr_html_()).text
