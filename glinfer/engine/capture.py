@@ -18,6 +18,7 @@ from glinfer.engine.ids import Ids, check_callback, whole_number
 from glinfer.engine.logits import softmax
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
+from glinfer.formats.files import words_of
 from glinfer.kernels import DrawSpec
 from glinfer.kernels.published.attention import MASKED
 from glinfer.notebook import table
@@ -128,9 +129,13 @@ class _Patcher(_Caller):
     def _found(self, point: CapturePoint, number: int, span: Span, textures: Textures) -> None:
         found = point.read(textures, number, span)
         given = self._call(self._change, Seen(point.name, found.copy(), point.span(span).first, number))
-        changed = np.asarray(given, dtype=np.float32)
-        if changed.shape != found.shape:
-            gave = "None instead of an array" if given is None else f"an array {list(changed.shape)}"
+        changed = None if given is None else _floats(given)
+        if changed is None or changed.shape != found.shape:
+            gave = (
+                f"{words_of(repr(given), 60)} instead of an array"
+                if changed is None
+                else f"an array {list(changed.shape)}"
+            )
             raise InputError(f"the change of {point.name} gave {gave}; expected {list(found.shape)}")
         if not np.array_equal(changed, found, equal_nan=True):  # keep unchanged tensors bit for bit
             point.write(textures, number, span, changed)
@@ -318,12 +323,19 @@ def _together(point: CapturePoint, arrays: Sequence[Floats], tokens: int) -> Flo
     return np.concatenate(arrays, axis=point.axis)
 
 
+def _floats(array: npt.ArrayLike) -> Floats | None:
+    """A user's array in float32, or None for other values."""
+    try:
+        return np.asarray(array, dtype=np.float32)
+    except (TypeError, ValueError):
+        return None
+
+
 def _replacement(point: CapturePoint, array: npt.ArrayLike) -> Change:
     """A function that replaces the computed tensor by the array; InputError for another shape."""
-    try:
-        wanted = np.asarray(array, dtype=np.float32)
-    except (TypeError, ValueError):
-        raise InputError(f"found {type(array).__name__} for {point.name}; expected an array or a function") from None
+    wanted = _floats(array)
+    if wanted is None:
+        raise InputError(f"found {type(array).__name__} for {point.name}; expected an array or a function")
     shape, free = point.shape(Span(0, 1)), {point.axis}
     if point.last_only:
         free = set()
