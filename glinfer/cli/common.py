@@ -20,7 +20,7 @@ from glinfer.engine.progress import Progress, StagedProgress
 from glinfer.engine.report import plain
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint, find_model
-from glinfer.formats.files import decode_text, replacing, shown
+from glinfer.formats.files import decode_text, replacing, shown, unread
 from glinfer.formats.huggingface.config import read_config
 from glinfer.gl.context import Device, Limits, open_device
 from glinfer.hub import named_on_a_hub, title_of
@@ -117,8 +117,10 @@ def read_text(path: str) -> str:
         raise InputError(f"found JSON, {shown(path)}; expected the name of a file that has it, or - for standard input")
     try:
         return decode_text(Path(path).read_bytes(), shown(path), "a text file")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{shown(path)}: cannot read it: {getattr(error, 'strerror', None) or error}") from None
+    except OSError as error:
+        raise InputError(unread(path, error)) from None
+    except ValueError as error:
+        raise InputError(f"{shown(path)}: cannot read it: {error}") from None
 
 
 class _OnlyTriedError(Exception):

@@ -227,8 +227,12 @@ def check_size(found: int, expected: int, label: str, promise: str = "its header
         )
 
 
+def unread(path: AnyPath, error: OSError) -> str:
+    """The message for a file that cannot be read, with advice; its path may be a hub name or an address."""
+    return f"{shown(path)}: cannot read it: {reason(error)}; {_advice(path, error)}"
+
+
 def _advice(path: AnyPath, error: OSError) -> str:
-    """Advice for a file that cannot be read; its path may be a hub name or an address."""
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return "close some files, or raise the limit (ulimit -n)"
     if error.errno == errno.ENOMEM:
@@ -267,7 +271,7 @@ def opened(path: AnyPath) -> Iterator[tuple[BinaryIO, int]]:
                 files[os.path.abspath(name)] = stamp  # noqa: PTH100 (Path.resolve would follow links)
             yield file, stamp.size
     except OSError as error:
-        raise FormatError(f"{shown(path)}: cannot read it: {reason(error)}; {_advice(path, error)}") from None
+        raise FormatError(unread(path, error)) from None
 
 
 def read_whole(path: AnyPath, most: int, what: str) -> bytes:

@@ -18,7 +18,7 @@ from glinfer.engine.loading import load_model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import FormatError, InputError
 from glinfer.families.settings import quoted
-from glinfer.formats.files import AnyPath, decode_text, shown
+from glinfer.formats.files import AnyPath, decode_text, shown, unread
 from glinfer.formats.gguf.file import is_gguf
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.gguf.write import Importance
@@ -121,7 +121,7 @@ def importance_from(path: AnyPath, model: AnyPath, config: ModelConfig, **option
     try:
         text = decode_text(Path(path).read_bytes(), shown(path), "a text, or an importance matrix in GGUF")
     except OSError as error:
-        raise FormatError(f"{shown(path)}: cannot read it: {error.strerror or error}") from None
+        raise FormatError(unread(path, error)) from None
     return importance_of_text(model, text, **options)  # type: ignore[arg-type]
 
 

@@ -211,7 +211,9 @@ class TestPrompts:
             assert "found --model and the argument" in refused(*arguments)
 
     def test_a_file_with_a_prompt(self, small: Path, refused: Refused, tmp_path: Path) -> None:
-        assert "nowhere.txt: cannot read it" in refused("generate", small, "-f", tmp_path / "nowhere.txt")
+        assert "nowhere.txt: cannot read it: No such file or directory; check" in refused(
+            "generate", small, "-f", tmp_path / "nowhere.txt"
+        )
         (tmp_path / "bytes.txt").write_bytes(b"caf\xe9")
         assert "bytes.txt is not UTF-8 (byte 3)" in refused("generate", small, "-f", tmp_path / "bytes.txt")
 
