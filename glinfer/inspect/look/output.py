@@ -101,7 +101,7 @@ def check_folder(folder: str | PathLike[str], *, force: bool = False) -> Path:
         if force or not any(others) or earlier_pictures(target) is not None:
             return target
     except OSError as error:
-        raise InputError(f"{shown(folder)}: cannot read this folder: {reason(error)}") from None
+        raise InputError(f"{shown(folder)}: cannot read this folder: {reason(error)}; check its permissions") from None
     raise InputError(
         f"{shown(folder)}: this folder has files that are not earlier output of 'glinfer look'; give a new or empty "
         "folder, or use --force to keep these files"
