@@ -178,7 +178,7 @@ class Embedder:
         chosen = self.embedding.default_prompt if name is None else name
         if name is not None and name not in prompts:
             known = f"expected {', '.join(map(repr, prompts))}" if prompts else "this model names none"
-            raise InputError(f"there is no prompt {name!r}; {known}; or leave the name out, and give a text as prompt")
+            raise InputError(f"there is no prompt {name!r}; {known}; or give a text as prompt=… (--prompt)")
         return prompts.get(chosen, "")
 
     def encoded(self, texts: Sequence[str | Sequence[int]], before: str = "") -> list[EncodedText]:
@@ -340,11 +340,11 @@ class Embeds(Closing):
         """
         self._require_open()
         if not isinstance(self.engine, EncodeEngine):
-            return self._answered(query, _listed(texts), on_progress)
+            return run_steps(self._answer_steps(query, _listed(texts)), on_progress)
         request = self.embedder.rank_request(query, _listed(texts))
         return run_steps(self.embedder.rank_steps(request), on_progress)
 
-    def _answered(self, query: str, texts: list[str], on_progress: Progress) -> list[Ranked]:
+    def _answer_steps(self, query: str, texts: list[str]) -> Generator[tuple[int, int], None, list[Ranked]]:
         """Scores of a model that generates text: the probability of "yes" against "no" after the prompt."""
         tokenizer = self.require_tokenizer()
         answers = [tokenizer.encode_plain(word) for word in ("yes", "no")]
@@ -357,7 +357,7 @@ class Embeds(Closing):
         for each in TextEncoder(tokenizer, most).framed(form, query, texts):
             logits = self.logits(each.ids).astype(np.float64)
             scores.append(sigmoid(logits[yes] - logits[no]))
-            on_progress(len(scores), len(texts))
+            yield len(scores), len(texts)
         return ranked(np.array(scores))
 
     @cached_property

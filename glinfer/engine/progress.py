@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from typing import TypeVar
 
+from glinfer.errors import InputError
+
 T = TypeVar("T")
 Progress = Callable[[int, int], None]
 """Receives the finished amount and the total."""
@@ -21,7 +23,9 @@ def no_staged_progress(stage: str, done: int, total: int) -> None:
 
 
 def run_steps(steps: Generator[tuple[int, int], None, T], on_progress: Progress = no_progress) -> T:
-    """Run all steps, and return the generator's result."""
+    """Run all steps, and return the generator's result; InputError if ``on_progress`` is not a function."""
+    if not callable(on_progress):
+        raise InputError(f"on_progress is {type(on_progress).__name__}; expected a function")
     while True:
         try:
             on_progress(*next(steps))

@@ -100,9 +100,11 @@ REFUSED: list[tuple[Callable[[Model], Any], str]] = [
     (lambda m: m.embed(["a"], dimensions=True), "dimensions is True; expected 1 to 36"),
     (
         lambda m: m.embed(["a"], prompt_name="ask"),
-        "there is no prompt 'ask'; expected 'query', 'document'; or leave the name",
+        "there is no prompt 'ask'; expected 'query', 'document'; or give a text as prompt=…",
     ),
     (lambda m: m.embed(["a"], prompt_name="query", prompt="b"), "found both prompt_name and prompt"),
+    (lambda m: m.embed(["a"], on_progress=3), "on_progress is int; expected a function"),
+    (lambda m: m.rerank("a", ["b"], on_progress=None), "on_progress is NoneType; expected a function"),
     (lambda m: m.rerank("a", "b"), "the texts are str; expected a list of them"),
     (lambda m: m.rerank(1, ["b"]), "the query is int; expected a str"),
     (lambda m: m.rerank("a", ["b", None]), "text 1 is NoneType; expected a str"),

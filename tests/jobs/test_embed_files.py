@@ -194,7 +194,7 @@ class TestCommand:
             (
                 model,
                 {"--prompt-name": "x"},
-                "there is no prompt 'x'; this model names none; or leave the name",
+                "there is no prompt 'x'; this model names none; or give a text as prompt",
             ),
             (model, {"--context": "2"}, "texts are limited to 2 tokens"),
             (small, {}, "this model generates text"),
