@@ -93,9 +93,9 @@ def _read_until(process: subprocess.Popen[bytes], until: str) -> None:
 def moments(seed: int) -> list[tuple[str, list[float]]]:
     """A line to wait for, and delays from it on, of one Ctrl-C or of two."""
     drawn = random.Random(seed)
-    found = [("serving", [0.0]), ("ready", [0.0, 0.0])]
+    found = [("loading", [0.0]), ("ready", [0.0, 0.0])]
     for _ in range(SEVERAL):
-        lines = [("begun", 2.0), ("serving", 0.5), ("ready", 0.2)]
+        lines = [("begun", 2.0), ("loading", 0.5), ("ready", 0.2)]
         line, most = drawn.choice(lines)
         found.append((line, [drawn.uniform(0, most), *([drawn.choice([0.0, 0.005, 0.05])] * drawn.randrange(2))]))
     return found

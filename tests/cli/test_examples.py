@@ -55,7 +55,7 @@ PROMISES = {
         ", spends ",
         " of its attention on the token before",
         " → ",
-        "the stream behind block 0 has a norm of ",
+        "the stream after block 0 has a norm of ",
     ],
     "12_planted_bugs.py": [
         "verify: 244 draws, all within tolerance",
