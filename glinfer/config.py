@@ -28,7 +28,6 @@ from glinfer.families.layer import (
     Experts,
     Latent,
     LayerConfig,
-    Mixing,
     Rope,
     latent_scale,
 )
@@ -462,37 +461,41 @@ class ModelConfig:
         return self._layers[index]
 
     def _layer(self, index: int) -> LayerConfig:
-        family = self.family
-        kind, shared = self._kind(index), index >= self.producing_layers
+        family, kind = self.family, self._kind(index)
         dense = kind != MOE if family.listed_experts else index < self.num_dense_layers
         inner = (self.dense_intermediate_size if dense else 0) or self.intermediate_size
+        wide = self.use_double_wide_mlp and index >= self.producing_layers
         layer = dataclasses.replace(
             family.layer,
             branch_scale=self.residual_multiplier,
             experts=None if dense else self.experts,
             head_dim=self.head_dim,
             kv_heads=self.num_key_value_heads,
-            inner=inner * (2 if shared and self.use_double_wide_mlp else 1),
+            inner=2 * inner if wide else inner,
+            mlp=kind in (MLP, MOE) if family.single else family.layer.mlp,
             per_layer=self.hidden_size_per_layer_input,
         )
-        if family.single:
-            layer = dataclasses.replace(layer, mlp=kind in (MLP, MOE))
-        if layer.mlp and family.single:
+        if family.single and layer.mlp:
             return dataclasses.replace(layer, mixing="none", head_norms="")
         if kind == CONV:
             return dataclasses.replace(layer, mixing="conv", taps=self.conv_L_cache, head_norms="", head_gates=False)
+        if kind in (DELTA, BOTH):
+            layer = dataclasses.replace(layer, taps=self.linear_conv_kernel_dim, delta=self._delta)
         if kind == DELTA:
-            mixing: Mixing = "ssm" if family.scans else "delta"
-            taps, rule = self.linear_conv_kernel_dim, self._delta
-            return dataclasses.replace(layer, mixing=mixing, taps=taps, head_norms="", gated=False, delta=rule)
-        slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
-        window = self.sliding_window if slides else 0
-        before = range(self.producing_layers - 1, -1, -1) if shared else ()
+            return dataclasses.replace(layer, mixing="ssm" if family.scans else "delta", head_norms="", gated=False)
         if rank := self.kv_lora_rank:
             latent = Latent(rank, self.q_lora_rank, self.head_dim - self.qk_rope_head_dim, self.v_head_dim)
             scale = self.attention_multiplier or latent_scale(self.head_dim, *self._scaling)
             rows, rope = rank + self.qk_rope_head_dim, self._rope(index, local=False)
             return dataclasses.replace(layer, head_dim=rows, kv_heads=1, rope=rope, score_scale=scale, latent=latent)
+        return self._attention(layer, index)
+
+    def _attention(self, layer: LayerConfig, index: int) -> LayerConfig:
+        """Add attention over the layer's own keys and values, or those of an earlier layer."""
+        kind, producing = self._kind(index), self.producing_layers
+        slides = kind == SLIDING if kind else index >= self.max_window_layers and self.sliding_window > 0
+        window = self.sliding_window if slides else 0
+        before = range(producing - 1, -1, -1) if index >= producing else ()
         return dataclasses.replace(
             layer,
             head_dim=(0 if slides else self.global_head_dim) or self.head_dim,
@@ -500,12 +503,10 @@ class ModelConfig:
             source=next((each for each in before if self._kind(each) == kind), None),
             one_projection=self.attention_k_eq_v and not slides,
             window=window,
-            ahead=0 if not family.encodes else window - 1 if window else ALL_AHEAD,
+            ahead=0 if not self.family.encodes else window - 1 if window else ALL_AHEAD,
             rope=self._rope(index, local=slides),
             score_scale=self.attention_multiplier or self.head_dim**-0.5,
             score_cap=self.attn_logit_softcapping,
-            delta=self._delta if kind == BOTH else None,
-            taps=self.linear_conv_kernel_dim if kind == BOTH else 0,
         )
 
     def _kind(self, index: int) -> str:

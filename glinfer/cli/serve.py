@@ -81,13 +81,9 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
     page, scheduler = given.pop("page"), SchedulerOptions(**opt.take_scheduler(given))
     options = ServerOptions(
         access,
-        given.pop("port"),
-        given.pop("grace"),
-        given.pop("waiting"),
-        None if page is None else Path(page),
-        given.pop("device"),
-        given.pop("api"),
-        given.pop("limits"),
+        max_waiting=given.pop("waiting"),
+        page=None if page is None else Path(page),
+        **{name: given.pop(name) for name in ("port", "grace", "device", "api", "limits")},
     )
     named = fetched_models(models, given, device=options.device, api=options.api, limits=options.limits)
     sources = [ModelSource(name, path, given, scheduler) for name, path in named]

@@ -55,11 +55,13 @@ class ServerOptions:
     """The options of a server.
 
     Attributes:
+        access: who may send requests.
         port: a port, or 0 for any free one.
         grace: seconds that running requests may take to finish after SIGTERM.
         max_waiting: limit of a model's waiting sequences.
         page: the folder of the page at /, or None for the chat page.
         device, api, limits: arguments of :func:`glinfer.gl.context.open_device`.
+        connections: limits of connections.
     """
 
     access: Access = field(default_factory=Access)
