@@ -12,6 +12,7 @@
 import { checkSpeculation, Ngrams, Speculation } from "./drafts.js";
 import { GlinferError, checkOptions, checkTokens, shown } from "./errors.js";
 import { Sampler, SAMPLING } from "./sampler.js";
+import { LOST } from "./textures.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./chat.js").Conversation} Conversation */
@@ -189,6 +190,9 @@ async function* alone(model, sampler, options) {
   model.writing = true;
   try {
     yield* generate(model, sampler, { ...options, signal, speculate });
+  } catch (error) {
+    await shortly(); // the browser reports a lost context only after texels were read from it, as zeros
+    throw model.replay.gl.isContextLost() ? new GlinferError(LOST) : error;
   } finally {
     model.writing = false;
   }

@@ -192,6 +192,20 @@ test("guesses of one's own are checked, and refused where they cannot be", () =>
   assert.throws(() => model.accept([1], null), /this site has no plan for drafts/);
 });
 
+test("what a lost context makes of a text is reported as that", async () => {
+  const model = modelOf(64, 100);
+  const broken = new Error("the model's output is broken");
+  model.driver.choose = () => {
+    throw broken;
+  };
+  await assert.rejects(model.stream([50]).next(), broken);
+  model.driver.choose = () => {
+    setTimeout(() => (model.replay.gl.isContextLost = () => true)); // the browser says so later
+    throw broken;
+  };
+  await assert.rejects(model.stream([50]).next(), { name: "GlinferError", message: /^The browser dropped the graphics context/ });
+});
+
 test("a text says how it is guessed, or the model does, in one of the ways that there are", async () => {
   const take = async (model, options) => {
     for await (const id of model.stream([40, 41, 42, 40, 41, 42], { maxTokens: 60, ...options })) assert.ok(id >= 0);
