@@ -453,6 +453,8 @@ def test_axe_finds_nothing(site: str, browse: Callable[..., Browsed]) -> None:
     page.do("click", ".turn .actions button:nth-child(2)")
     assert page.do("axe", True) == [], "with an answer, the model's card and a message that is edited"
     page.do("click", "#theme")
+    page.do("size", [640, 400])
+    assert page.do("evaluate", "document.querySelector('#log').clientHeight") >= 140, "1280 by 800, at 200%"
     page.do("size", [390, 844])
     page.do("wait", "#kept:not([open])")
     page.do("click", "#kept summary")
