@@ -439,15 +439,6 @@ def test_hostile_answers_are_texts_and_the_policy_forbids_more(site: str, browse
     assert sum("Content Security Policy" in line for line in page.console) >= 5
 
 
-def test_a_window_of_1280_by_800_at_200_percent_has_room_for_an_answer(
-    site: str, browse: Callable[..., Browsed]
-) -> None:
-    page = browse(viewport={"width": 640, "height": 400})
-    opened(page, site)
-    send(page, "hi")
-    assert page.do("evaluate", "document.querySelector('#log').clientHeight") >= 140
-
-
 @pytest.mark.skipif(not (WEB / "node_modules" / "axe-core").is_dir(), reason="axe-core is not in web/node_modules")
 def test_axe_finds_nothing(site: str, browse: Callable[..., Browsed]) -> None:
     page = browse(reducedMotion="reduce")
