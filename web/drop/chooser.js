@@ -56,7 +56,7 @@ export class Chooser {
     const file = element("input", { type: "file", id: "file", accept: ".gguf", multiple: true });
     file.addEventListener("click", () => (file.value = "")); // the same file may be chosen again
     file.addEventListener("change", () => file.files.length && this.choose({ gguf: [...file.files] }));
-    const address = element("input", { type: "text", id: "address", placeholder: "https://huggingface.co/…/model.gguf", autocomplete: "off", spellcheck: false });
+    const address = element("input", { type: "text", id: "address", placeholder: "https://hf.co/…/model.gguf", autocomplete: "off", spellcheck: false });
     const form = element("form", { id: "address-form", className: "row" });
     form.append(element("label", {}, "Or enter the address of one ", address), element("button", { type: "submit", textContent: "Look" }));
     form.addEventListener("submit", (event) => {

@@ -6,7 +6,7 @@
  *   const [vector] = await model.embed(["a cat"]); // Float32Array
  */
 
-import { GlinferError, checkOptions, shown } from "../glinfer/errors.js";
+import { GlinferError, checkOptions, optionsOf, shown } from "../glinfer/errors.js";
 import { linesOf, placeOf } from "../glinfer/layouts.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { checksumsOf, loadParts } from "../glinfer/loading.js";
@@ -25,12 +25,13 @@ const SHORTEST = 1e-12; // as PyTorch's normalize does it: a vector of zeros sta
 /**
  * Loads an exported model that embeds texts.
  * @param {string|URL} base the address of the exported folder.
- * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} options see ../glinfer/loading.js; `canvas`: the one
+ * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} given see ../glinfer/loading.js; `canvas`: the one
  *   whose context computes.
  * @returns {Promise<EmbeddingModel>}
  * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or the model embeds no texts.
  */
-export async function load(base, { canvas = computingCanvas(), ...options } = {}) {
+export async function load(base, given = {}) {
+  const { canvas = computingCanvas(), ...options } = optionsOf(given);
   const address = folderAddress(base);
   const source = fetchSource(address);
   const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, wordsFor, options);
@@ -98,8 +99,8 @@ export class EmbeddingModel {
    * @throws {GlinferError} a text or an option cannot be run, the output is broken, or the graphics context was lost.
    */
   async embed(texts, options = {}) {
-    const { promptName, prompt, dimensions, normalize, signal, onProgress = () => {} } = options;
-    checkOptions(options, ["promptName", "prompt", "dimensions", "normalize", "signal", "onProgress"]);
+    const known = ["promptName", "prompt", "dimensions", "normalize", "signal", "onProgress"];
+    const { promptName, prompt, dimensions, normalize, signal, onProgress = () => {} } = checkOptions(options, known);
     const { normalizes } = this.plan.embedding;
     if (this.ranks) throw new GlinferError("this model scores pairs of texts and has no vectors; use rerank");
     if (dimensions !== undefined && !(Number.isInteger(dimensions) && dimensions >= 1 && dimensions <= this.dimensions)) {
@@ -125,8 +126,7 @@ export class EmbeddingModel {
    * @throws {GlinferError} as `embed`.
    */
   async rerank(query, texts, options = {}) {
-    const { signal, onProgress = () => {} } = options;
-    checkOptions(options, ["signal", "onProgress"]);
+    const { signal, onProgress = () => {} } = checkOptions(options, ["signal", "onProgress"]);
     if (!Array.isArray(texts)) throw new GlinferError(`the texts are ${shown(texts)}; expected an array of them`);
     [query, ...texts].forEach((text, place) => {
       if (typeof text === "string") return;
@@ -238,7 +238,8 @@ export class EmbeddingModel {
   }
 
   /** Compares textures with the exported files, see `Model.verifyTextures` in ../glinfer/model.js. */
-  verifyTextures({ share = 1 } = {}) {
+  async verifyTextures(options = {}) {
+    const { share = 1 } = checkOptions(options, ["share"]);
     return this.checker.verify(share);
   }
 

@@ -185,12 +185,13 @@ function checkMessages(messages) {
   if (!Array.isArray(given)) throw new GlinferError(`messages is ${shown(given)}; expected a string, or an array of role and content`);
   let system = "";
   const texts = [];
-  for (const [place, { role, content }] of given.entries()) {
+  for (const [place, message] of given.entries()) {
+    const { role, content } = message ?? {};
     if (typeof content !== "string") throw new GlinferError(`message ${place} has the content ${shown(content)}; expected a string`);
     const expected = texts.length % 2 ? "assistant" : "user";
     if (role === "system" && place === 0) system = content;
     else if (role === expected) texts.push(content);
-    else throw new GlinferError(`message ${place} has the role ${JSON.stringify(role)}; expected ${place ? expected : "system or user"} there`);
+    else throw new GlinferError(`message ${place} has the role ${shown(role)}; expected ${place ? expected : "system or user"} there`);
   }
   if (!texts.length) throw new GlinferError("there is no user message; expected at least one");
   if (texts.length % 2 === 0) throw new GlinferError("the last message is the assistant's; expected the user's, to reply to");

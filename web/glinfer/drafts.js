@@ -3,7 +3,7 @@
  * side of glinfer/engine/run/drafts.py, which explains the method and the numbers.
  */
 
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./sampler.js").Sampler} Sampler */
@@ -29,7 +29,7 @@ const IDLE = 8; // tokens in a row without an accepted draft, after which drafts
  */
 export function checkSpeculation(speculate) {
   if (speculate === null || speculate === NGRAM) return speculate;
-  throw new GlinferError(`speculate is ${JSON.stringify(speculate)}; expected "${NGRAM}", or null`);
+  throw new GlinferError(`speculate is ${shown(speculate)}; expected "${NGRAM}", or null`);
 }
 
 /** Prompt lookup: what followed the longest earlier match of the newest tokens; of equal matches the newest. */

@@ -1,4 +1,5 @@
 const MOST_LETTERS = 60; // of a text that a message shows
+const SWITCHES = ["worker", "minimum", "cache", "normalize", "allowSpecial"]; // options that are true or false
 
 /** An error that a user can understand: one clear sentence in `message`. */
 export class GlinferError extends Error {
@@ -16,20 +17,41 @@ export class GlinferError extends Error {
  */
 export function shown(value) {
   if (typeof value === "string") return JSON.stringify(value.length > MOST_LETTERS ? `${value.slice(0, MOST_LETTERS)}…` : value);
+  if (typeof value === "function") return "a function";
   return value !== null && typeof value === "object" ? (Array.isArray(value) ? "an array" : "an object") : String(value);
 }
 
 /**
- * Refuses options that a function does not have.
- * @param {object} given
- * @param {string[]} known
- * @throws {GlinferError} an option is another one, or its `on…` is not a function.
+ * The options that a caller gave; null stands for none.
+ * @template T
+ * @param {T} given
+ * @returns {T}
+ * @throws {GlinferError} they are not an object.
  */
-export function checkOptions(given, known) {
+export function optionsOf(given) {
+  if (given !== null && (typeof given !== "object" || Array.isArray(given))) throw new GlinferError(`the options are ${shown(given)}; expected an object`);
+  return given ?? /** @type {any} */ ({});
+}
+
+/**
+ * Returns options, see `optionsOf`, and refuses those that a function does not have.
+ * @template T
+ * @param {T} options
+ * @param {string[]} known
+ * @returns {T}
+ * @throws {GlinferError} an option is unknown, or a callback, a switch or a signal is of another type.
+ */
+export function checkOptions(options, known) {
+  const given = optionsOf(options);
   const unknown = Object.keys(given).find((name) => !known.includes(name));
   if (unknown) throw new GlinferError(`unknown option ${unknown}; known: ${known.join(", ")}`);
   const callback = known.find((name) => name.startsWith("on") && !["function", "undefined"].includes(typeof given[name]));
   if (callback) throw new GlinferError(`${callback} is ${shown(given[callback])}; expected a function`);
+  const on = SWITCHES.find((name) => !["boolean", "undefined"].includes(typeof given[name]));
+  if (on) throw new GlinferError(`${on} is ${shown(given[on])}; expected true or false`);
+  const signal = given["signal"] ?? null;
+  if (signal !== null && !(signal instanceof AbortSignal)) throw new GlinferError(`signal is ${shown(signal)}; expected that of an AbortController`);
+  return given;
 }
 
 /**

@@ -11,11 +11,14 @@
 
 import { checkSpeculation, Ngrams, Speculation } from "./drafts.js";
 import { GlinferError, checkOptions, checkTokens, shown } from "./errors.js";
-import { Sampler } from "./sampler.js";
+import { Sampler, SAMPLING } from "./sampler.js";
+import { LOST } from "./textures.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./chat.js").Conversation} Conversation */
 
+/** The names of `Options`, except `stopIds`. */
+export const REPLY_OPTIONS = ["maxTokens", ...SAMPLING, "speculate", "keep", "signal"];
 const LONGEST_BUSY = 24; // milliseconds
 const POLL = 4; // milliseconds between two checks whether the driver is done
 const MOST_AHEAD = 8; // tokens that are chosen between two readbacks
@@ -107,10 +110,11 @@ export async function* generate(model, sampler, { prompt, count, stops, signal, 
  * Continues a prompt; see `Model.stream`.
  * @param {Model} model
  * @param {string|number[]} prompt
- * @param {Options} options
+ * @param {Options} given
  * @yields {string|number}
  */
-export async function* continuation(model, prompt, { maxTokens = 128, stopIds, signal, speculate, keep, ...sampling }) {
+export async function* continuation(model, prompt, given) {
+  const { maxTokens = 128, stopIds, signal, speculate, keep, ...sampling } = checkOptions(given, [...REPLY_OPTIONS, "stopIds"]);
   const ofIds = Array.isArray(prompt);
   if (!ofIds && !model.tokenizer) throw new GlinferError("this model came without a tokenizer; give an array of token ids");
   if (stopIds && !Array.isArray(stopIds)) throw new GlinferError(`stopIds is ${shown(stopIds)}; expected an array of token ids`);
@@ -119,7 +123,7 @@ export async function* continuation(model, prompt, { maxTokens = 128, stopIds, s
   const text = ofIds ? null : model.tokenizer.stream();
   const options = { prompt: ofIds ? prompt : model.tokenizer.encode(prompt), count: checkCount(maxTokens), stops: (id) => ends.has(id), signal, speculate, keep };
   if (!options.prompt.length) throw new GlinferError("the prompt has no tokens; expected at least one");
-  for await (const id of alone(model, samplerOf(model, sampling, "stopIds"), options)) {
+  for await (const id of alone(model, samplerOf(model, sampling), options)) {
     if (ofIds) {
       yield id;
     } else if (!ends.has(id)) {
@@ -181,23 +185,24 @@ export async function* replyParts(model, conversation, prompt, { maxTokens, sign
 async function* alone(model, sampler, options) {
   const { speculate = model.speculate } = options;
   const signal = options.signal ?? new AbortController().signal;
-  if (typeof signal.aborted !== "boolean") throw new GlinferError(`signal is ${shown(signal)}; expected that of an AbortController`);
   if (checkSpeculation(speculate) !== null) model.requireDrafts();
   if (model.writing) throw new GlinferError("this model is still generating another text; leave its loop, or abort it");
   model.writing = true;
   try {
     yield* generate(model, sampler, { ...options, signal, speculate });
+  } catch (error) {
+    await shortly(); // the browser reports a lost context only after texels were read from it, as zeros
+    throw model.replay.gl.isContextLost() ? new GlinferError(LOST) : error;
   } finally {
     model.writing = false;
   }
 }
 
-/** A sampler; missing options are the model's own settings. Refuses options that no text has. */
-function samplerOf(model, given, ...others) {
+/** A sampler; missing and undefined options are the model's own settings. */
+function samplerOf(model, given) {
   const { temperature, top_k: topK, top_p: topP, min_p: minP, repetition_penalty: repetitionPenalty } = model.plan.model.generation;
   const own = { temperature, topK, topP, minP, repetitionPenalty, seed: null };
-  checkOptions(given, ["maxTokens", ...Object.keys(own), "speculate", "keep", ...others, "signal"]);
-  return new Sampler({ ...own, ...given });
+  return new Sampler({ ...own, ...Object.fromEntries(Object.entries(given).filter(([, value]) => value !== undefined)) });
 }
 
 function checkCount(count) {

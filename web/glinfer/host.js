@@ -32,21 +32,21 @@ class ModelHost {
   }
 
   stream(prompt, options) {
-    return this.having("stream").stream(prompt, options ?? {});
+    return this.having("stream").stream(prompt, options);
   }
 
   streamChat(messages, options) {
-    return this.having("streamChat").streamChat(messages, options ?? {});
+    return this.having("streamChat").streamChat(messages, options);
   }
 
-  /** Calls a method that the model has; null is as a value left out. */
+  /** Calls a method that the model has. */
   do(name, ...given) {
     if (this.model.writing && OF_TOKENS.includes(name)) throw new GlinferError(`this model is generating a text; leave its loop, or abort it, before ${name}`);
-    return this.having(name)[name](...given.map((each) => each ?? undefined));
+    return this.having(name)[name](...given);
   }
 
   encode(text, options) {
-    return this.tokenizing().encode(text, options ?? {});
+    return this.tokenizing().encode(text, checkOptions(options, ["allowSpecial"]));
   }
 
   decode(ids) {
@@ -255,8 +255,7 @@ export class RemoteModel {
  * @throws {GlinferError} the browser lacks something, or a file is missing or damaged.
  */
 export async function loadThrough(base, { load, start }, options = {}) {
-  checkOptions(options, ["worker", "onLost", ...LOAD_OPTIONS]);
-  const { worker = true, onLost = () => {}, ...loading } = options;
+  const { worker = true, onLost = () => {}, ...loading } = checkOptions(options, ["worker", "onLost", ...LOAD_OPTIONS]);
   const address = folderAddress(base);
   const remote = worker ? await startWorker(() => start(address)) : null;
   const link = remote ?? direct(new ModelHost(load));

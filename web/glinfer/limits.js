@@ -1,6 +1,6 @@
 /** The limits of a browser, and which of them are too low for a plan. */
 
-import { GlinferError } from "./errors.js";
+import { GlinferError, shown } from "./errors.js";
 
 /** Vendor-neutral names of the limits that a plan asks for, and the minimum of each that WebGL2 promises. */
 const MINIMUM = { max_texture_size: 2048, draw_buffers: 4, texture_units: 16, point_size: 1 };
@@ -40,6 +40,7 @@ export function lossOf(canvas) {
  * @returns {WebGL2RenderingContext|null}
  */
 export function openContext(canvas) {
+  if (typeof canvas?.getContext !== "function") throw new GlinferError(`canvas is ${shown(canvas)}; expected a canvas element or an OffscreenCanvas`);
   const plain = { alpha: false, antialias: false, depth: false, stencil: false };
   const context = canvas.getContext("webgl2", { ...plain, powerPreference: "high-performance" });
   return /** @type {WebGL2RenderingContext|null} */ (context);

@@ -5,8 +5,8 @@ import { commonLength } from "./beginning.js";
 import { driverOf } from "./cached.js";
 import { Conversation } from "./chat.js";
 import { checkSpeculation, RunTimes } from "./drafts.js";
-import { checkTokens, GlinferError } from "./errors.js";
-import { continuation, replyParts } from "./generate.js";
+import { checkOptions, checkTokens, GlinferError, optionsOf } from "./errors.js";
+import { continuation, REPLY_OPTIONS, replyParts } from "./generate.js";
 import { computingCanvas, openContext } from "./limits.js";
 import { checksumsOf, loadParts, tableOf } from "./loading.js";
 import { argmax } from "./sampler.js";
@@ -27,15 +27,16 @@ const KEPT_LOGITS = 4;
 /**
  * Loads an exported model that continues texts; ../embedding/embed.js loads those that embed them.
  * @param {string|URL} base the address of the exported folder.
- * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas, source?: ReturnType<typeof fetchSource>}} options see
+ * @param {LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas, source?: ReturnType<typeof fetchSource>}} given see
  *   loading.js; `canvas`: the one whose context computes; `source`: where the files come from instead.
  * @returns {Promise<Model>}
  * @throws {GlinferError} the browser lacks something, a file is missing or damaged, or an option is invalid.
  */
-export async function load(base, { canvas = computingCanvas(), source: given, ...options } = {}) {
+export async function load(base, given = {}) {
+  const { canvas = computingCanvas(), source: from, ...options } = optionsOf(given);
   checkSpeculation(options.speculate ?? null);
   const address = folderAddress(base);
-  const source = given ?? fetchSource(address);
+  const source = from ?? fetchSource(address);
   const { replay, tables, texts } = await loadParts(openContext(canvas), source, address, textsFor, options);
   return new Model(replay, tables, texts, source, options);
 }
@@ -306,7 +307,8 @@ export class Model {
   }
 
   /** The parts of a reply, see `replyParts` in generate.js. */
-  replyTo(messages, { maxTokens = 512, ...options }) {
+  replyTo(messages, given) {
+    const { maxTokens = 512, ...options } = checkOptions(given, REPLY_OPTIONS);
     if (!this.form) throw new GlinferError(`this model cannot chat${this.why && `: ${this.why}`}; use stream`);
     const conversation = new Conversation(this.tokenizer, this.form, this.context);
     const { system, message } = conversation.restore(messages);
@@ -346,7 +348,8 @@ export class Model {
    * @returns {Promise<TextureReport>} see verify.js.
    * @throws {GlinferError} the files are gone or were changed, or the share is out of range.
    */
-  verifyTextures({ share = 1 } = {}) {
+  async verifyTextures(options = {}) {
+    const { share = 1 } = checkOptions(options, ["share"]);
     return this.checker.verify(share);
   }
 

@@ -8,11 +8,9 @@ import { pauses, shortly } from "./generate.js";
 import { Pace, texelsOf } from "./pace.js";
 import { beginAll } from "./program.js";
 import { Sentinel, spoiled, WATCH_EVERY, watchable } from "./sentinel.js";
-import { clearBuffer, Framebuffer, NAN_BITS, NANS, pendingError, Texture } from "./textures.js";
+import { clearBuffer, Framebuffer, LOST, NAN_BITS, NANS, pendingError, Texture } from "./textures.js";
 import { evaluate, rectangleOf, runValues } from "./values.js";
 
-const LOST =
-  "The browser dropped the graphics context (the driver was reset, or memory ran out). Reload the page to continue.";
 
 /** The bindings before the first draw: none, so that `issue` sets all of them. */
 const unbound = () => ({ framebuffer: null, program: null, viewport: "", bound: [], blending: false });

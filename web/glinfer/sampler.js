@@ -3,6 +3,8 @@
 import { GlinferError, checkOptions, shown } from "./errors.js";
 import { gumbelAt, noiseKey } from "./noise.js";
 
+/** The names of a sampler's options. */
+export const SAMPLING = ["temperature", "topK", "topP", "minP", "repetitionPenalty", "seed"];
 const MIN_TEMPERATURE = 1e-4;
 const MIN_INVERSE = 1e-20; // of 1 / temperature: below it even unlisted logits have a weight
 const MAX_TOP_K = 2 ** 24; // no vocabulary is larger
@@ -36,8 +38,7 @@ export class Sampler {
    * @throws {GlinferError} an option is out of range.
    */
   constructor(options = {}) {
-    const { temperature = 1, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = null } = options;
-    checkOptions(options, ["temperature", "topK", "topP", "minP", "repetitionPenalty", "seed"]);
+    const { temperature = 1, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = null } = checkOptions(options, SAMPLING);
     if (!isWithin(temperature, 0, Number.MAX_VALUE)) throw bad("temperature", temperature, "a number of at least 0");
     if (!Number.isInteger(topK) || topK < 0) throw bad("top-k", topK, "a whole number of at least 0 (0 is off)");
     if (!isWithin(topP, 0, 1)) throw bad("top-p", topP, "a number from 0 to 1 (1 is off)");

@@ -33,12 +33,14 @@ export const AT_ONCE = 4;
  * @throws {GlinferError} it is none.
  */
 export function folderAddress(base) {
+  const given = base?.["href"] ?? base;
   try {
-    const address = new URL(base, globalThis.location?.href);
+    if (typeof given !== "string") throw new TypeError();
+    const address = new URL(given, globalThis.location?.href);
     if (!/(\/|\.html?|\.json)$/.test(address.pathname)) address.pathname += "/";
     return new URL(address, new URL(".", address)); // which throws where files have no addresses below it, as in localhost:8000/site/
   } catch {
-    throw new GlinferError(`${shown(String(base))} is not the address of a folder; expected one such as "site/" or "https://example.org/site/"`);
+    throw new GlinferError(`${shown(given)} is not the address of a folder; expected one such as "site/" or "https://example.org/site/"`);
   }
 }
 

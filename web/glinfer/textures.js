@@ -20,6 +20,10 @@ const INTEGERS = {
   rgba16f: ["RGBA16I", "RGBA_INTEGER", "SHORT", Int16Array],
 };
 
+/** The message of a lost context. */
+export const LOST =
+  "The browser dropped the graphics context (the driver was reset, or memory ran out). Reload the page to continue.";
+
 /**
  * The first GL error that is pending, by its name, or null. A lost context is one too.
  * @param {WebGL2RenderingContext} gl
@@ -191,8 +195,8 @@ export class Framebuffer {
     });
     gl.drawBuffers(attachments);
     if (gl.checkFramebufferStatus(gl.FRAMEBUFFER) !== gl.FRAMEBUFFER_COMPLETE) {
-      const error = gl.isContextLost() ? "the graphics context was lost" : "the graphics driver cannot render to";
-      throw new GlinferError(`${error} ${textures.map(({ spec }) => `${spec.name} (${spec.format})`).join(", ")}`);
+      if (gl.isContextLost()) throw new GlinferError(LOST);
+      throw new GlinferError(`the graphics driver cannot render to ${textures.map(({ spec }) => `${spec.name} (${spec.format})`).join(", ")}`);
     }
   }
 

@@ -77,7 +77,11 @@ export function connect(port) {
   const ask = (id, message) =>
     new Promise((resolve, reject) => {
       if (gone) return reject(gone);
-      port.postMessage({ id, ...message }); // raises what cannot be sent
+      try {
+        port.postMessage({ id, ...message });
+      } catch (error) {
+        return reject(new GlinferError(`an argument cannot be sent to the worker (${error.message}); expected plain values`));
+      }
       waiting.set(id, { resolve, reject });
     });
   const end = (error) => {
@@ -157,7 +161,9 @@ export function connect(port) {
 export function direct(target) {
   return {
     call: async (name, ...given) => target[name](...given),
-    iterate: (name, ...given) => target[name](...given)[Symbol.asyncIterator](),
+    async *iterate(name, ...given) {
+      return yield* target[name](...given);
+    },
     close: () => {},
   };
 }

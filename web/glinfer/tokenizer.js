@@ -3,7 +3,7 @@
  * glinfer/text/tokenizer.py.
  */
 
-import { checkText, GlinferError } from "./errors.js";
+import { checkOptions, checkText, GlinferError } from "./errors.js";
 import { MinHeap } from "./heap.js";
 import { bytesOf } from "./source.js";
 
@@ -52,7 +52,8 @@ export class Tokenizer {
    * @returns {number[]}
    * @throws {GlinferError} the text has half a surrogate pair, which UTF-8 cannot express.
    */
-  encode(text, { allowSpecial = true } = {}) {
+  encode(text, options = {}) {
+    const { allowSpecial = true } = checkOptions(options, ["allowSpecial"]);
     checkText(text);
     const bytes = new TextEncoder().encode(text);
     if (bytes.length > MOST_BYTES) throw new GlinferError(`the text has ${bytes.length} bytes, which is too long`);

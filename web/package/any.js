@@ -2,6 +2,7 @@
 
 import { EmbeddingModel, wordsFor } from "./embedding/embed.js";
 import { checkSpeculation } from "./glinfer/drafts.js";
+import { optionsOf } from "./glinfer/errors.js";
 import { computingCanvas, openContext } from "./glinfer/limits.js";
 import { loadParts } from "./glinfer/loading.js";
 import { Model, textsFor } from "./glinfer/model.js";
@@ -10,10 +11,11 @@ import { fetchSource, folderAddress } from "./glinfer/source.js";
 /**
  * Loads an exported model into this thread.
  * @param {string|URL} base the address of the exported folder.
- * @param {import("./glinfer/loading.js").LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} options
+ * @param {import("./glinfer/loading.js").LoadOptions & {canvas?: HTMLCanvasElement|OffscreenCanvas}} given
  * @returns {Promise<Model|EmbeddingModel>}
  */
-export async function loadAny(base, { canvas = computingCanvas(), ...options } = {}) {
+export async function loadAny(base, given = {}) {
+  const { canvas = computingCanvas(), ...options } = optionsOf(given);
   checkSpeculation(options.speculate ?? null);
   const address = folderAddress(base);
   const source = fetchSource(address);

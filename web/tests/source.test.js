@@ -48,6 +48,10 @@ test("what is not the address of a folder is refused", () => {
   for (const base of ["localhost:8000/site/", "http://", "site/"]) {
     assert.throws(() => folderAddress(base), { name: "GlinferError", message: new RegExp(`^"${base}" is not the address of a folder; expected`) });
   }
+  for (const base of [undefined, null, 5, {}]) {
+    const found = typeof base === "object" && base ? "an object" : String(base);
+    assert.throws(() => folderAddress(base), { name: "GlinferError", message: new RegExp(`^${found} is not the address of a folder; expected`) });
+  }
 });
 
 test("an error about another site's file names its address and CORS", async (t) => {

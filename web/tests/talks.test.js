@@ -3,8 +3,10 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { Conversation } from "../glinfer/chat.js";
+import { Conversation, GabForm } from "../glinfer/chat.js";
+import { loadThrough } from "../glinfer/host.js";
 import { Model } from "../glinfer/model.js";
+import { Tokenizer } from "../glinfer/tokenizer.js";
 import { LocalEngine } from "../page/local.js";
 import { noPython, written } from "./python.js";
 import { laidOut } from "./runtime.js";
@@ -190,6 +192,20 @@ test("guesses of one's own are checked, and refused where they cannot be", () =>
   assert.throws(() => model.accept([1], null), /this site has no plan for drafts/);
 });
 
+test("what a lost context makes of a text is reported as that", async () => {
+  const model = modelOf(64, 100);
+  const broken = new Error("the model's output is broken");
+  model.driver.choose = () => {
+    throw broken;
+  };
+  await assert.rejects(model.stream([50]).next(), broken);
+  model.driver.choose = () => {
+    setTimeout(() => (model.replay.gl.isContextLost = () => true)); // the browser says so later
+    throw broken;
+  };
+  await assert.rejects(model.stream([50]).next(), { name: "GlinferError", message: /^The browser dropped the graphics context/ });
+});
+
 test("a text says how it is guessed, or the model does, in one of the ways that there are", async () => {
   const take = async (model, options) => {
     for await (const id of model.stream([40, 41, 42, 40, 41, 42], { maxTokens: 60, ...options })) assert.ok(id >= 0);
@@ -202,4 +218,53 @@ test("a text says how it is guessed, or the model does, in one of the ways that 
   none.driver.drafted = null;
   assert.equal(await take(none, {}), false);
   await assert.rejects(() => take(none, { speculate: "ngram" }), /has no plan for drafts/);
+});
+
+test("calls refuse values of wrong types in one sentence, and null and undefined options are defaults", async () => {
+  const pieces = Array.from({ length: 256 }, (_, byte) => Buffer.from([byte]).toString("base64"));
+  const tokenizer = new Tokenizer({ kind: "bpe1", merges: [], pieces, control: {} });
+  const form = new GabForm(tokenizer, { user: 1, assistant: 3, end: END, think: null });
+  const own = modelOf(64, 256, { tokenizer, form, why: "" });
+  Object.assign(own.plan.model.generation, { temperature: 0.5 });
+  const load = (base, options) => loadThrough(base, { load: async () => own, start: null }, options);
+  const here = { worker: false };
+  const model = await load("http://localhost/", here);
+  const first = (...given) => model.stream(...given).next();
+  const wrong = [
+    [() => load(undefined, here), "undefined is not the address of a folder"],
+    [() => load("http://localhost/", 5), "the options are 5; expected an object"],
+    [() => load("http://localhost/", []), "the options are an array; expected an object"],
+    [() => load("http://localhost/", { worker: "no" }), 'worker is "no"; expected true or false'],
+    [() => load("http://localhost/", { worker: false, cache: null }), "cache is null; expected true or false"],
+    [() => first(null), "the text is null; expected a string"],
+    [() => first("a", "b"), 'the options are "b"; expected an object'],
+    [() => first("a", { signal: {} }), "signal is an object; expected that of an AbortController"],
+    [() => first("a", { speculate: 1n }), "speculate is 1; expected"],
+    [() => model.chat(null), "messages is null; expected"],
+    [() => model.chat(() => {}), "messages is a function; expected"],
+    [() => model.chat([null]), "message 0 has the content undefined; expected a string"],
+    [() => model.chat([{ role: 1n, content: "a" }]), "message 0 has the role 1; expected"],
+    [() => model.chat("a", 5), "the options are 5; expected an object"],
+    [() => model.streamChat("a", 5).next(), "the options are 5; expected an object"],
+    [() => model.encode(null), "the text is null; expected a string"],
+    [() => model.encode("a", { allowSpecial: 1 }), "allowSpecial is 1; expected true or false"],
+    [() => model.decode(null), "found null; expected an array of token ids"],
+    [() => model.prefill(null), "found null; expected an array of token ids"],
+    [() => model.step(null), "found the token null; expected"],
+    [() => model.rewind(null), "cannot rewind by null tokens"],
+    [() => model.verifyTextures(5), "the options are 5; expected an object"],
+    [() => model.verifyTextures({ part: 1 }), "unknown option part; known: share"],
+    [() => model.embed(null), "this model continues texts, and has no embed"],
+  ];
+  for (const [call, words] of wrong) {
+    await assert.rejects(async () => void (await call()), ({ name, message }) => name === "GlinferError" && message.startsWith(words), words);
+  }
+  const samplers = [];
+  own.driver.choose = (ids, most, sampler) => (samplers.push(sampler), [40]);
+  for (const options of [null, undefined, { temperature: undefined, maxTokens: undefined }]) {
+    for await (const piece of model.stream("a", options)) if (piece === "(") break;
+    assert.equal((await model.chat("a", options)).finishReason, "context");
+  }
+  assert.deepEqual(new Set(samplers.map(({ temperature }) => temperature)), new Set([0.5]));
+  assert.deepEqual(await model.encode("a", null), [97]);
 });

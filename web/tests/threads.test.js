@@ -96,6 +96,12 @@ both("leaving a loop ends it there, too, and no value was made ahead", async (li
   assert.equal(counter.seen.length, 4);
 });
 
+test("what cannot be sent is refused in one sentence", async (t) => {
+  const { threaded } = linksTo(t, new Counter());
+  await assert.rejects(threaded.call("same", Symbol("a")), { name: "GlinferError", message: /^an argument cannot be sent to the worker \(.*\); expected plain values$/ });
+  assert.equal(await threaded.call("same", 1), 1);
+});
+
 both("an abort reaches the other side", async (link) => {
   const counter = new Counter();
   const stop = new AbortController();
@@ -119,16 +125,12 @@ test("what waits for a thread that is closed is told", async (t) => {
   await assert.rejects(threaded.call("add", 1), /released/);
 });
 
-test("null counts as no options, logits wait for no text, and decode refuses ids outside the vocabulary", async (t) => {
+test("logits wait for no text, and decode refuses ids outside the vocabulary", async (t) => {
   globalThis.OffscreenCanvas = /** @type {any} */ (EventTarget);
   t.after(() => delete globalThis.OffscreenCanvas);
   const tokenizer = { encode: (text, { allowSpecial = true } = {}) => [text, allowSpecial], decode: String };
   const model = {
     ...{ plan: { model: { config: { vocab_size: 9 } } }, tokenizer },
-    async *stream(prompt, { maxTokens = 5 } = {}) {
-      yield prompt + maxTokens;
-    },
-    chat: (text, { maxTokens = 6 } = {}) => text + maxTokens,
     logits: () => new Float32Array(9),
     writing: false,
     release() {},
@@ -137,8 +139,6 @@ test("null counts as no options, logits wait for no text, and decode refuses ids
   await assert.rejects(loadedWith({ canvas: {} }), { name: "GlinferError", message: /^unknown option canvas; known: worker, onLost, minimum/ });
   await assert.rejects(loadedWith({ onLost: 5 }), { name: "GlinferError", message: "onLost is 5; expected a function" });
   const loaded = await loadedWith({});
-  assert.equal((await loaded.stream("a", null).next()).value, "a5");
-  assert.equal(await loaded.chat("a", null), "a6");
   assert.deepEqual(await loaded.encode("a", null), ["a", true]);
   assert.equal((await loaded.logits()).length, 9);
   model.writing = true;

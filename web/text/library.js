@@ -3,7 +3,7 @@
  * glinfer/text/tokenizers/ and of the added tokens in the Rust library `tokenizers`.
  */
 
-import { checkText, GlinferError } from "../glinfer/errors.js";
+import { checkOptions, checkText, GlinferError } from "../glinfer/errors.js";
 import { bytesOf } from "../glinfer/source.js";
 import { stripEnd, stripStart } from "./spaces.js";
 import { cutterOf, modelOf, normalizerOf } from "./steps.js";
@@ -173,7 +173,8 @@ export class LibraryTokenizer {
    * @returns {number[]}
    * @throws {GlinferError} the text has half a surrogate pair, which UTF-8 cannot express.
    */
-  encode(text, { allowSpecial = true } = {}) {
+  encode(text, options = {}) {
+    const { allowSpecial = true } = checkOptions(options, ["allowSpecial"]);
     checkText(text);
     const ids = this.pipeline(allowSpecial ? "whole" : "plain").ids(text);
     return allowSpecial ? [...this.before, ...ids, ...this.after] : ids;

@@ -347,6 +347,8 @@ def test_the_npm_package_runs_sites_of_both_kinds(
       found.ranked = (await other.rerank(here.texts[0], here.texts)).map(({ index }) => index);
       found.error = await other.chat("Hi").catch((error) => error instanceof GlinferError && error.message);
       found.nothing = await other.embed([null]).catch(({ message }) => message);
+      found.aborts = await other.embed(["a"], { signal: 5 }).catch(({ message }) => message);
+      found.switch = await other.embed(["a"], { normalize: "yes" }).catch(({ message }) => message);
       found.mistyped = await other.embed(["a"], { dimension: 4 }).catch(({ message }) => message);
       await other.release();
       await forget("vectors");
@@ -371,6 +373,8 @@ def test_the_npm_package_runs_sites_of_both_kinds(
     assert found["outside"].startswith("found the token -1; expected whole numbers from 0 to ")
     assert found["mistyped"].startswith("unknown option dimension; known: promptName, ")
     assert found["misspelt"].startswith("unknown option onprogress; known: worker, onLost, ")
+    assert found["aborts"] == "signal is 5; expected that of an AbortController"
+    assert found["switch"] == 'normalize is "yes"; expected true or false'
     assert found["nothing"] == "text 0 is null; expected a string, or token ids"
     assert found["error"] == "this model embeds texts, and has no chat"
     assert found["gone"]
