@@ -98,7 +98,8 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
 
     server = HttpServer(sources, options, on_ready=say_ready)
     names = ", ".join(source.name for source in sources)
-    emit(f"loading {names} for {server.address}/v1{'' if access.keys else ' without API keys'} (Ctrl-C to stop)")
+    keyless = "" if access.keys else " without API keys"
+    emit(f"loading {names}, to be served at {server.address}/v1{keyless} (Ctrl-C to stop)")
     server.run()
 
 

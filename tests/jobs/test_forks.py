@@ -112,7 +112,7 @@ def test_a_batch_that_is_forked_says_so_and_the_parents_goes_on(small: Path) -> 
 
 def test_a_server_in_a_process_forked_from_one_with_a_model_ends_in_one_line(small: Path) -> None:
     loading, error, status, same = ran(HEAD + SERVER, small)
-    assert loading.startswith("loading small for http://127.0.0.1:")
+    assert loading.startswith("loading small, to be served at http://127.0.0.1:")
     assert error.startswith("glinfer: this process was forked from process ")
     assert (status, same) == ("2", "True")
 

@@ -105,7 +105,7 @@ def test_options_and_what_it_says(
     assert run(["serve", f"mine={small}", "--port", "0", "--page", str(tmp_path), *arguments]) == 0
     out = capsys.readouterr().out.splitlines()
     (server,) = made
-    assert out[0] == f"loading mine for {server.address}/v1 (Ctrl-C to stop)"
+    assert out[0] == f"loading mine, to be served at {server.address}/v1 (Ctrl-C to stop)"
     assert out[1].startswith("ready: mine, 2 slots of 64 tokens · OpenGL ES 3.")
     access = server.options.access
     assert (access.keys, access.hosts, server.options.grace) == (("one", "two"), ("my.example",), 1.5)
