@@ -83,7 +83,11 @@ def serve_command(models: tuple[str, ...], **given: Any) -> None:
         access,
         max_waiting=given.pop("waiting"),
         page=None if page is None else Path(page),
-        **{name: given.pop(name) for name in ("port", "grace", "device", "api", "limits")},
+        port=given.pop("port"),
+        grace=given.pop("grace"),
+        device=given.pop("device"),
+        api=given.pop("api"),
+        limits=given.pop("limits"),
     )
     named = fetched_models(models, given, device=options.device, api=options.api, limits=options.limits)
     sources = [ModelSource(name, path, given, scheduler) for name, path in named]
