@@ -79,7 +79,8 @@ def unpacked(path: AnyPath) -> AnyPath:
     unpacked_from[str(target)] = os.fspath(path)
     if not target.is_dir():
         _unpack(Path(path), target)
-    return _model_in(target, path, [each.relative_to(target).as_posix() for each in target.rglob("*")])
+    found = (*target.glob("*"), *target.glob(f"*/{_CONFIG}"))
+    return _model_in(target, path, [each.relative_to(target).as_posix() for each in found])
 
 
 def is_zip(path: AnyPath) -> bool:
