@@ -194,7 +194,7 @@ class TestTheWatch:
             raise FormatError("a\x1b[31m")
 
         kinds = {
-            watch(act, b"", tmp_path, memory=True).kind
+            watch(act, b"", tmp_path, memory=True, counted=True).kind
             for act in (lambda data, folder: {}["x"], lambda data, folder: bytearray(200 << 20), several, shaped)
         }
         assert kinds == {"error", "memory", "message"}
