@@ -294,7 +294,8 @@ class TestOptions:
             ("reference", "blocks=1000000", "1000000 blocks of 8 heads need 40000004 draws; expected at most 100000"),
             ("reference", "dim=4194304,heads=4194304", "6 blocks of 4194304 heads need 100663348 draws"),
             ("fast", "blocks=1000000", "1000000 layers need more than 100000 draws; expected fewer"),
-            ("fast", "dim=4194304,heads=4194304", "the largest texture here is 16384×16384"),
+            ("fast", "dim=4194304,heads=4194304", "the matrices of 6 layers have 1660944384 rows; expected at most"),
+            ("fast", "dim=4,heads=1,blocks=9000,inner=16777216", "the matrices of 9000 layers have 301"),
             ("fast", "vocab=16000000", "the largest texture here is 16384×16384"),
         ):
             assert words in refused("draws", "--config", config, "--plan", plan), (plan, config)

@@ -48,6 +48,8 @@ PADDING = -1
 """Row number that stands for a row of zeros."""
 Formats = Mapping[str, str]
 """The format of each tensor of a file, see :meth:`glinfer.formats.checkpoint.Checkpoint.formats`."""
+MAX_ROWS = 2**28
+"""The most rows that all matrices of the layers may have together; 61 layers of 384 experts have a third of them."""
 Rows = npt.NDArray[np.intp]
 _Number = TypeVar("_Number", bound=np.generic)
 
@@ -137,7 +139,7 @@ class Recipes:
         """Make the recipes of a model in a weight format, as :class:`glinfer.lower.options.PlanOptions` has it.
 
         Raises:
-            PlanError: there is no such weight format, or heads cannot be turned.
+            PlanError: there is no such weight format, heads cannot be turned, or there are absurdly many rows.
         """
         if weights not in (known := (*WEIGHT_FORMATS, FROM_FILE)):
             raise PlanError(f"there is no weight format {weights!r}; expected one of {', '.join(known)}")
@@ -153,6 +155,13 @@ class Recipes:
             raise PlanError(
                 f"{config.rotary_dim} of {config.head_dim} elements of a head turn; expected an even number, as they "
                 "turn in pairs"
+            )
+        numbers = range(config.num_hidden_layers)
+        rows = sum(each.shape[0] for number in numbers for each in self.graph.layer(number).tensors())
+        rows += sum(map(self.qkv_floats, numbers))  # with the padding of heads
+        if rows > MAX_ROWS:
+            raise PlanError(
+                f"the matrices of {config.num_hidden_layers} layers have {rows} rows; expected at most {MAX_ROWS}"
             )
 
     def heads(self, layer: int) -> Heads:
