@@ -70,6 +70,16 @@ def usual_width() -> Iterator[None]:
         os.environ["COLUMNS"] = width
 
 
+@pytest.fixture(scope="session", autouse=True)
+def no_lines_of_progress() -> Iterator[None]:
+    """Nor how slow the machine is: commands print a line every half minute where there is no terminal."""
+    from glinfer.cli import common
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(common, "_LINE_SECONDS", float("inf"))
+        yield
+
+
 @pytest.fixture(autouse=True, scope="module")
 def unwritten_textures() -> Iterator[None]:
     """Fill new textures with NaN instead of llvmpipe's zeros: OpenGL ES leaves open what unwritten ones hold."""
