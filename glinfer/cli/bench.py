@@ -120,9 +120,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
 @opt.config_option
 @click.option("--plan", type=click.Choice(PLANS), default=DEFAULT_PLAN, show_default=True, help="Plan to time.")
 @click.option(
-    "--weights",
-    metavar="F[,F…]",
-    help=f"Weight formats of the fast plan, interleaved. Default: {DEFAULT_WEIGHTS}.",
+    "--weights", metavar="F[,F…]", help=f"Weight formats of the fast plan, interleaved. Default: {DEFAULT_WEIGHTS}."
 )
 @click.option(
     "--stored",
@@ -138,11 +136,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
     metavar="N[,N…]",
     help=f"Also decode N sequences together, at the first of --contexts. Default: {_BATCHES_AT} tokens.",
 )
-@click.option(
-    "--every-option",
-    is_flag=True,
-    help="Also time further sampling options, such as penalties.",
-)
+@click.option("--every-option", is_flag=True, help="Also time further sampling options, such as penalties.")
 @click.option("--lengths", metavar="N[,N…]", help=f"Sequence lengths of the reference plan. Default: {_LENGTHS}.")
 @click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Timed runs of each.")
 @click.option(
