@@ -302,8 +302,8 @@ class CachedSession(DecodeSession):
         runs = self._companions.drafted(len(draws))
         options = sampler.options if gpu_chooses(sampler.options, changes=False) else None
         self._reach(first, len(draws))
-        how = {"long": self._long, "back": self._back}
-        runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, **how)
+        ids, long, back = [self._ids[first], *draft], self._long, self._back
+        runs.choose(ids, first, options, draws, self.adapter, long=long, back=back)
         self.drafted += len(draft)
         candidates = None if options is None else runs.candidates(len(draws))
         chosen: list[int] = []
