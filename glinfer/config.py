@@ -41,7 +41,6 @@ MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
 MAX_GROUPS = 32
 """Limit for the groups of experts, since a shader compares each with every other."""
-_USUAL_EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2}
 LARGEST_DELTA_KEY = 256
 """Limit for the elements of a delta rule's key; each is a row of the state."""
 _CHECKED_APART = ("layer_norm_eps", "rope_theta", "rope_local_base_freq")
@@ -231,29 +230,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         """Fill in defaults, then check every field."""
-        family = FAMILIES.get(self.model_type) if isinstance(self.model_type, str) else None
-        given_head_dim = self.head_dim != 0
-        usual = {"num_key_value_heads": self.num_attention_heads}
-        if _is_number(self.hidden_size, int):
-            usual["intermediate_size"] = 4 * self.hidden_size
-            if _is_number(self.num_attention_heads, int):  # too many heads raise an error below
-                usual["head_dim"] = max(1, self.hidden_size // max(1, self.num_attention_heads))
-        if family is not None and family.experts:
-            usual |= _USUAL_EXPERTS
-        for name, number in usual.items():
-            if getattr(self, name) == 0:
-                self._set(name, number)
-        if self.kv_lora_rank:
-            self._set("num_key_value_heads", self.num_attention_heads)
-        self._set("rope_scaling", _pairs(self.rope_scaling))
-        self._set("dense", _dense(self.dense))
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            least = int(field.default is dataclasses.MISSING or field.name in _FILLED_IN)
-            if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_CONFIG_NUMBER):
-                raise self._error(field.name, f"a whole number from {least} to {MAX_CONFIG_NUMBER}")
-            if field.type == "bool" and not isinstance(value, bool):
-                raise self._error(field.name, "true or false")
+        if not isinstance(self.model_type, str):
+            raise self._error("model_type", "a name")
+        family, given_head_dim = FAMILIES.get(self.model_type), self.head_dim != 0
+        self._fill_in(family)
+        self._check_numbers()
         if not given_head_dim and self.hidden_size % self.num_attention_heads:
             raise ConfigError(
                 f"hidden_size {self.hidden_size} is not a multiple of num_attention_heads "
@@ -265,12 +246,6 @@ class ModelConfig:
                     f"num_attention_heads {self.num_attention_heads} is not a multiple of {name} "
                     f"{getattr(self, name)}; as many heads have to share each"
                 )
-        if not _is_number(self.layer_norm_eps, float) or not 0.0 < self.layer_norm_eps < 1.0:
-            raise self._error("layer_norm_eps", "a number between 0 and 1")
-        for name in ("rope_theta", *(("rope_local_base_freq",) if self.rope_local_base_freq else ())):
-            base = getattr(self, name)
-            if not _is_number(base, float) or not 1.0 < base < 1e30:
-                raise self._error(name, "a number above 1, such as 10000.0")
         if self.attention_multiplier == self.head_dim**-0.5:
             self._set("attention_multiplier", 0.0)
         if self.shared_expert_intermediate_size == self.intermediate_size:
@@ -285,8 +260,45 @@ class ModelConfig:
             raise self._error("pooling", f"one of {', '.join(POOLINGS[1:])}, or nothing")
         if self.dense_norm and len(self.dense) < 2:
             raise ConfigError(f"dense_norm is true and dense is {shown(self.dense)}; expected two matrices or more")
-        if not isinstance(self.model_type, str):
-            raise self._error("model_type", "a name")
+
+    def _fill_in(self, family: Family | None) -> None:
+        """Set fields that are 0 to their usual numbers, and make the others hashable."""
+        usual = {"num_key_value_heads": self.num_attention_heads}
+        if _is_number(self.hidden_size, int):
+            usual["intermediate_size"] = 4 * self.hidden_size
+            if _is_number(self.num_attention_heads, int):  # too many heads raise an error later
+                usual["head_dim"] = max(1, self.hidden_size // max(1, self.num_attention_heads))
+        if family is not None and family.experts:
+            usual |= {"num_experts": 8, "num_experts_per_tok": 2}
+        for name, number in usual.items():
+            if getattr(self, name) == 0:
+                self._set(name, number)
+        if self.kv_lora_rank:
+            self._set("num_key_value_heads", self.num_attention_heads)
+        self._set("rope_scaling", _pairs(self.rope_scaling))
+        self._set("dense", _dense(self.dense))
+
+    def _check_numbers(self) -> None:
+        """Check the type and range of every number, and the type of every flag."""
+        for field in dataclasses.fields(self):
+            name, value = field.name, getattr(self, field.name)
+            least = int(field.default is dataclasses.MISSING or name in _FILLED_IN)
+            if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_CONFIG_NUMBER):
+                raise self._error(name, f"a whole number from {least} to {MAX_CONFIG_NUMBER}")
+            if field.type == "bool" and not isinstance(value, bool):
+                raise self._error(name, "true or false")
+            if field.type == "float" and name not in _CHECKED_APART:
+                if not (_is_number(value, (float, int)) and (0 < value <= _MAX_SCALE or value == field.default)):
+                    raise self._error(name, f"a number above 0, at most {_MAX_SCALE:g}")
+                self._set(name, float(value))
+        if not _is_number(self.layer_norm_eps, float) or not 0.0 < self.layer_norm_eps < 1.0:
+            raise self._error("layer_norm_eps", "a number between 0 and 1")
+        for name in ("rope_theta", *(("rope_local_base_freq",) if self.rope_local_base_freq else ())):
+            base = getattr(self, name)
+            if not _is_number(base, float) or not 1.0 < base < 1e30:
+                raise self._error(name, "a number above 1, such as 10000.0")
+        if self.partial_rotary_factor > 1:
+            raise self._error("partial_rotary_factor", "at most 1")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -321,7 +333,7 @@ class ModelConfig:
                 raise self._error("topk_group", f"enough of the {groups} groups for {used}, {size} in each")
 
     def _check_layers(self, family: Family | None) -> None:
-        """Check the patterns of layers, and the factors and caps."""
+        """Check the patterns of layers."""
         for name, known in (("layer_types", (FULL, SLIDING, CONV, DELTA, BOTH, MLP, MOE)), ("rotary_layers", (0, 1))):
             found = getattr(self, name)
             found = tuple(found) if isinstance(found, list) else found
@@ -340,15 +352,6 @@ class ModelConfig:
             raise ConfigError(
                 "layer_types and max_window_layers both say which layers have a window; expected one of them"
             )
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type != "float" or field.name in _CHECKED_APART:
-                continue
-            if not (_is_number(value, (float, int)) and (0 < value <= _MAX_SCALE or value == field.default)):
-                raise self._error(field.name, f"a number above 0, at most {_MAX_SCALE:g}")
-            self._set(field.name, float(value))
-        if self.partial_rotary_factor > 1:
-            raise self._error("partial_rotary_factor", "at most 1")
 
     def _check_kind(self, kind: str, size: str, words: str, *, may_have: bool) -> bool:
         """Whether layers of a kind have to be checked; without any, a field of their sizes has to be 0."""
@@ -549,8 +552,7 @@ class ModelConfig:
         )
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
-        turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])
-        if not turns:
+        if not self.family.rotary or (self.rotary_layers and not self.rotary_layers[index % len(self.rotary_layers)]):
             return None
         if local and self.rope_local_base_freq:
             return Rope(self.rope_local_base_freq, self.rotary_dim)
@@ -652,8 +654,7 @@ class ModelConfig:
         fields = {field.name: field for field in dataclasses.fields(cls)}
         unknown = sorted(set(values) - set(fields))
         if unknown:
-            first = list(fields)[:_SHOWN_FIELDS]
-            more = len(fields) - len(first)
+            first, more = list(fields)[:_SHOWN_FIELDS], len(fields) - _SHOWN_FIELDS
             raise ConfigError(
                 f"unknown configuration field {shown(unknown[0])}; known: {', '.join(first)} and {more} more"
             )

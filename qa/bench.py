@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from glinfer.cli.bench import bench_command, names_of, run_bench
+from glinfer.cli.bench import BenchOptions, bench_command, names_of, run_bench
 from glinfer.errors import InputError
 from glinfer.formats import Checkpoint
 from qa.peers.peer import PEERS, Peer, open_peers
@@ -22,7 +22,7 @@ def bench(peers: str, **options: Any) -> None:
     def opened(checkpoint: Checkpoint) -> list[Peer]:
         return open_peers(names, checkpoint)
 
-    run_bench(**options, open_others=opened if names else None)
+    run_bench(BenchOptions(**options, open_others=opened if names else None))
 
 
 _HELP = f"""{inspect.cleandoc(bench_command.help or "")}

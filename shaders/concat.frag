@@ -38,6 +38,6 @@ void main() {
     if (columns.w >= START && columns.x < START + SIZE) v = behind( \
         v, shifted(X, at.x * TEXELS + at.y - (START + 3) / 4, WIDTH, HEIGHT, (4 - START % 4) % 4), columns, START);
     EACH_INPUT(TAKE)
-    y = padded(v, at.y);
+    y = trimmed(v, at.y, OUT_COLS);
 }
 #endif

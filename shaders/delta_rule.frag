@@ -62,5 +62,5 @@ void main() {
         squares += dot(each, each);
         for (int n = 0; n < 4; n++) sum += state[4 * i + n] * each[n];
     }
-    y = padded(float(SCALE) * factor(squares) * sum, at.y);
+    y = trimmed(float(SCALE) * factor(squares) * sum, at.y, OUT_COLS);
 }

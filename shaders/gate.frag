@@ -19,7 +19,7 @@ void main() {
 #if OUT_COLS % 4 != 0
     second = joined(second, TEXEL(x, texel + OUT_COLS / 4 + 1, X_WIDTH, X_HEIGHT), OUT_COLS % 4);
 #endif
-    y = padded(GATE_FIRST != 0 ? gated(first, second) : gated(second, first), at.y);
+    y = trimmed(GATE_FIRST != 0 ? gated(first, second) : gated(second, first), at.y, OUT_COLS);
 #else
     ivec2 pixel = ivec2(gl_FragCoord.xy);  // equal shapes have equal layouts
     y = gated(FETCH(x, pixel, ivec2(X_WIDTH, X_HEIGHT)), FETCH(up, pixel, ivec2(UP_WIDTH, UP_HEIGHT)));

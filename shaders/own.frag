@@ -8,9 +8,5 @@
 
 void main() {
     own_main();
-#ifdef WHOLE
-    OWN_OUTPUT *= ivec4(lessThan(columns_of(output_place().y), ivec4(OUT_COLS)));
-#else
     OWN_OUTPUT = trimmed(OWN_OUTPUT, output_place().y, OUT_COLS);
-#endif
 }

@@ -22,5 +22,5 @@ void main() {
     v.y = next(from);
     v.z = next(from);
     v.w = next(from);
-    y = padded(v, at.y);
+    y = trimmed(v, at.y, OUT_COLS);
 }

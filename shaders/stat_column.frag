@@ -15,7 +15,7 @@ void main() {
     ivec4 row = rows_of(at);
     vec4 a = stats_of(row.x), b = stats_of(row.y), c = stats_of(row.z), d = stats_of(row.w);
 #if COLUMN
-    y = ivec4(trimmed(vec4(a.y, b.y, c.y, d.y), at.y, OUT_COLS));
+    y = trimmed(ivec4(a.y, b.y, c.y, d.y), at.y, OUT_COLS);
 #else
     y = trimmed(vec4(a.x, b.x, c.x, d.x), at.y, OUT_COLS);
 #endif

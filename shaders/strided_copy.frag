@@ -45,7 +45,7 @@ void main() {
     v = joined(v, SOURCE(from.x, (from.y >> 2) + 1), from.y & 3);
 #endif
 #endif
-    v = padded(v, at.y);
+    v = trimmed(v, at.y, OUT_COLS);
 #ifdef TO_FLOAT
     y = vec4(v);
 #else

@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import click
@@ -33,7 +35,7 @@ from glinfer.formats import Checkpoint, random_packed_checkpoint
 from glinfer.formats.files import AnyPath
 from glinfer.formats.packed import PACKED_FORMATS
 from glinfer.formats.sampling import NAMES
-from glinfer.gl.context import Device
+from glinfer.gl.context import Device, Limits
 from glinfer.inspect.bench.decoding import (
     DecodeReport,
     EngineReport,
@@ -118,9 +120,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
 @opt.config_option
 @click.option("--plan", type=click.Choice(PLANS), default=DEFAULT_PLAN, show_default=True, help="Plan to time.")
 @click.option(
-    "--weights",
-    metavar="F[,F…]",
-    help=f"Weight formats of the fast plan, interleaved. Default: {DEFAULT_WEIGHTS}.",
+    "--weights", metavar="F[,F…]", help=f"Weight formats of the fast plan, interleaved. Default: {DEFAULT_WEIGHTS}."
 )
 @click.option(
     "--stored",
@@ -136,11 +136,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
     metavar="N[,N…]",
     help=f"Also decode N sequences together, at the first of --contexts. Default: {_BATCHES_AT} tokens.",
 )
-@click.option(
-    "--every-option",
-    is_flag=True,
-    help="Also time further sampling options, such as penalties.",
-)
+@click.option("--every-option", is_flag=True, help="Also time further sampling options, such as penalties.")
 @click.option("--lengths", metavar="N[,N…]", help=f"Sequence lengths of the reference plan. Default: {_LENGTHS}.")
 @click.option("--runs", type=click.IntRange(min=1), default=5, show_default=True, help="Timed runs of each.")
 @click.option(
@@ -194,81 +190,109 @@ def bench_command(**options: Any) -> None:
     glinfer bench --config family=llama,blocks=24,dim=1024 --weights f16,q8
     glinfer bench --config gpt-oss-20b/config.json --stored BF16,MXFP4
     """
-    run_bench(**options)
+    run_bench(BenchOptions(**options))
 
 
-def run_bench(
-    model: str | None,
-    config_text: str | None,
-    plan: str,
-    weights: str | None,
-    contexts: str | None,
-    batch: str | None,
-    every_option: bool,
-    schema: str | None,
-    lengths: str | None,
-    runs: int,
-    ceiling: bool,
-    as_json: bool,
-    no_fetch: bool = False,
-    stored: str | None = None,
-    open_others: OpenEngines | None = None,
-    **options: Any,
-) -> None:
-    """Time a model with the options of :data:`bench_command`, and print the results.
+@dataclass(frozen=True)
+class BenchOptions:
+    """The options of :data:`bench_command`; ``open_others`` opens engines that are timed with the fast plan."""
 
-    ``open_others`` opens other engines, which are timed together with the fast plan.
+    model: str | None
+    config_text: str | None
+    plan: str
+    weights: str | None
+    stored: str | None
+    cache: str
+    contexts: str | None
+    batch: str | None
+    every_option: bool
+    lengths: str | None
+    runs: int
+    ceiling: bool
+    schema: str | None
+    no_fetch: bool
+    speculate: str | None
+    draft: str | None
+    gelu: str | None
+    device: str | None
+    api: str | None
+    limits: Limits | None
+    as_json: bool
+    open_others: OpenEngines | None = None
+
+    @property
+    def loading(self) -> dict[str, Any]:
+        """How models are loaded."""
+        return {name: getattr(self, name) for name in ("cache", "gelu", "device", "api", "limits")}
+
+    def only_fast(self, **further: object) -> str | None:
+        """The first given option that only the benchmark of the fast plan has, or that is in ``further``."""
+        given: dict[str, object] = {"contexts": self.contexts, "batch": self.batch, "json-schema": self.schema}
+        given |= {"every-option": self.every_option or None, "ceiling": self.ceiling or None}
+        given |= {"config": self.config_text, **further}
+        return next((name for name, value in given.items() if value is not None), None)
+
+
+def run_bench(options: BenchOptions) -> None:
+    """Time a model and print the results.
 
     Raises:
         InputError: an option is invalid, or belongs to the other plan.
     """
-    given: dict[str, Any] = {"--contexts": contexts, "--batch": batch, "--json-schema": schema}
-    drafts, samplings = opt.take_drafts(options), EVERY_OPTION if every_option else BOTH
-    if schema is not None:
-        samplings = {**samplings, **structured(opt.read_structure("json_schema", schema))}
-    check_choice(plan, DEFAULT_WEIGHTS, options["cache"])
-    check_one_source(model, config_text, needed=False)
-    if stored is not None and config_text is None:
+    plan, others = options.plan, options.open_others
+    drafts = opt.take_drafts({"speculate": options.speculate, "draft": options.draft})
+    check_choice(plan, DEFAULT_WEIGHTS, options.cache)
+    check_one_source(options.model, options.config_text, needed=False)
+    if options.stored is not None and options.config_text is None:
         raise InputError("--stored is the format of random weights; add --config, or leave out --stored")
-    if no_fetch and (drafts or samplings is not BOTH or plan == "reference" or open_others or model is None):
+    more = drafts or options.every_option or options.schema is not None or plan == "reference" or others
+    if options.no_fetch and (more or options.model is None):
         raise InputError(
             "--no-fetch times only the fast plan of a MODEL, on zeros; leave out --no-fetch or the other options"
         )
-    given |= {"--every-option": every_option or None, "--ceiling": ceiling or None, "--config": config_text}
     if drafts:
-        given |= {"--lengths": lengths, "--peers": open_others}
-        _bench_drafts(model, formats_of(weights), drafts, given, runs, as_json, {"plan": plan, **options})
-        return
-    if plan == "reference":
-        for name, value in {**given, "--weights": weights}.items():
-            if value is not None:
-                raise InputError(f"{name} needs --plan fast; leave it out or use that plan")
-        _bench_reference(model, parse_ids(_LENGTHS if lengths is None else lengths, "lengths"), runs, as_json, options)
-        return
-    if lengths is not None:
+        _bench_drafts(options, drafts)
+    elif plan == "reference":
+        _bench_reference(options)
+    else:
+        _bench_fast(options)
+
+
+def _bench_fast(options: BenchOptions) -> None:
+    if options.lengths is not None:
         raise InputError("--lengths needs --plan reference; use --contexts, or use that plan")
-    formats, sizes, kept = formats_of(weights), _batch_sizes(batch), _stored_formats(stored)
-    found = parse_ids(_CONTEXTS if contexts is None else contexts, "contexts")
+    formats, sizes = formats_of(options.weights), _batch_sizes(options.batch)
+    found = parse_ids(_CONTEXTS if options.contexts is None else options.contexts, "contexts")
+    samplings = EVERY_OPTION if options.every_option else BOTH
+    if options.schema is not None:
+        samplings = {**samplings, **structured(opt.read_structure("json_schema", options.schema))}
     imports = time.process_time()  # CPU time so far, which is that of imports
     with contextlib.ExitStack() as held:
-        path, checkpoint, zeros = _source(held, model, config_text, kept, no_fetch, options)
-        if no_fetch:
-            samplings = {GREEDY: BOTH[GREEDY]} if zeros else BOTH
-        within, notes = contexts_within(checkpoint.config, found)
-        at = batch_context(within, found[0] if contexts else _BATCHES_AT)
-        peers = open_others(checkpoint) if open_others else []
+        path, checkpoint, zeros = _source(held, options)
+        samplings = {GREEDY: BOTH[GREEDY]} if zeros else samplings
+        config, (within, notes) = checkpoint.config, contexts_within(checkpoint.config, found)
+        at = batch_context(within, found[0] if options.contexts else _BATCHES_AT)
+        peers = options.open_others(checkpoint) if options.open_others else []
         others = [TimedEngine(peer, EngineReport(peer.label)) for peer in peers]
         for other in others:
             held.callback(other.close)
         started = time.perf_counter()
-        device = held.enter_context(opened(options))
-        how: dict[str, Any] = {"opening_seconds": time.perf_counter() - started, "imports_seconds": imports}
-        how |= {"zeros": zeros, "samplings": samplings, "cache": options["cache"], "gelu": options["gelu"]}
-        room = room_for(checkpoint.config, sizes, at, device.limits.max_texture_size, options["cache"])
-        models, engines = _engines(held, device, path, formats, sizes, room, how)
+        device = held.enter_context(opened(options.loading))
+        load = partial(load_fast, cache=options.cache, gelu=options.gelu, samplings=samplings, zeros=zeros)
+        load = partial(load, opening_seconds=time.perf_counter() - started, imports_seconds=imports)
+        room = room_for(config, sizes, at, device.limits.max_texture_size, options.cache)
+        models, engines = dict[str, Model](), list[TimedEngine]()  # models are by label
+        for name in formats:
+            with progress(f"loading {name}") as advance:
+                model, engine = load(path, name, device, on_progress=advance)
+            held.callback(engine.close)
+            for size in sizes:
+                engine.batches.append(BatchDecoder(model, size, room, samplings))
+            models[engine.about.label] = model
+            engines.append(engine)
         with progress("timing") as advance:
-            facts: dict[str, Any] = {"renderer": device.description, "batches_at": at, "on_progress": advance}
-            timed = bench_decoding([*engines, *others], checkpoint.config, within, runs, **facts)
+            timing, runs, renderer = [*engines, *others], options.runs, device.description
+            timed = bench_decoding(timing, config, within, runs, renderer=renderer, batches_at=at, on_progress=advance)
         usual = dataclasses.asdict(next(iter(models.values())).sampling)
         timed = dataclasses.replace(
             timed,
@@ -276,51 +300,23 @@ def run_bench(
             notes=(*notes, *([_ON_ZEROS] if zeros else [])),
             samplings={name: {**usual, **given} for name, given in samplings.items()},
         )
-        report = with_limits(timed, models, _ceilings(device, models, timed, whole=ceiling))
-    print_json(report.to_json()) if as_json else _show_decoding(report, ceiling)
+        report = with_limits(timed, models, _ceilings(device, models, timed, whole=options.ceiling))
+    print_json(report.to_json()) if options.as_json else _show_decoding(report, options.ceiling)
 
 
-def _engines(
-    held: contextlib.ExitStack,
-    device: Device,
-    path: AnyPath | Checkpoint,
-    formats: list[str],
-    sizes: list[int],
-    room: int,
-    how: dict[str, Any],
-) -> tuple[dict[str, Model], list[TimedEngine]]:
-    """Load the fast plan in each format, with batches of these sizes of ``room`` tokens; models are by label."""
-    models, engines = dict[str, Model](), list[TimedEngine]()
-    for name in formats:
-        with progress(f"loading {name}") as advance:
-            model, engine = load_fast(path, name, device, on_progress=advance, **how)
-        held.callback(engine.close)
-        for size in sizes:
-            engine.batches.append(BatchDecoder(model, size, room, how["samplings"]))
-        models[engine.about.label] = model
-        engines.append(engine)
-    return models, engines
-
-
-def _source(
-    held: contextlib.ExitStack,
-    model: str | None,
-    config_text: str | None,
-    kept: list[str],
-    no_fetch: bool,
-    options: dict[str, Any],
-) -> tuple[AnyPath | Checkpoint, Checkpoint, bool]:
+def _source(held: contextlib.ExitStack, options: BenchOptions) -> tuple[AnyPath | Checkpoint, Checkpoint, bool]:
     """Return what to load, its checkpoint, and whether its weights are zeros: random weights, or those of a model."""
-    if config_text is not None:
-        config = shape_asked_for(config_text, {**options, "context": None})
+    if options.config_text is not None:
+        config, kept = shape_asked_for(options.config_text, options.gelu, None), _stored_formats(options.stored)
         made = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
         return made, made, False
-    where: AnyPath = path_of(model)
+    where: AnyPath = path_of(options.model)
     zeros = False
-    if no_fetch:
+    if options.no_fetch:
         described = held.enter_context(described_model(where))
         where, zeros = described.path, described.is_copy
-    path, checkpoint = read_model(where if no_fetch else found_model(where, tell=say), gelu=options["gelu"])
+    found = where if options.no_fetch else found_model(where, tell=say)
+    path, checkpoint = read_model(found, gelu=options.gelu)
     checkpoint.check_finite()
     return path, checkpoint, zeros
 
@@ -363,42 +359,35 @@ def path_of(model: str | None) -> str:
     return str(write_demo(demo_folder())[0]) if model is None else model
 
 
-def _bench_drafts(
-    model: str | None,
-    formats: list[str],
-    drafts: dict[str, str],
-    given: dict[str, Any],
-    runs: int,
-    as_json: bool,
-    options: dict[str, Any],
-) -> None:
-    """Time texts with and without ``drafts``, which exclude the options ``given``."""
-    first = f"--{next(iter(drafts))}"
-    for name, value in given.items():
-        if value is not None:
-            raise InputError(f"{first} times texts and cannot be combined with {name}; leave one out")
-    if model is None:
+def _bench_drafts(options: BenchOptions, drafts: dict[str, str]) -> None:
+    """Time texts with and without ``drafts``."""
+    first, formats = f"--{next(iter(drafts))}", formats_of(options.weights)
+    if (name := options.only_fast(lengths=options.lengths, peers=options.open_others)) is not None:
+        raise InputError(f"{first} times texts and cannot be combined with --{name}; leave one out")
+    if options.model is None:
         raise InputError(f"{first} times texts; give a MODEL with a tokenizer")
     if len(formats) > 1:
         raise InputError(f"found {len(formats)} weight formats with {first}; expected one")
     with (
-        loaded(model, tokenizer=None, weights=formats[0], **options) as opened_model,
+        loaded(options.model, plan=options.plan, weights=formats[0], **options.loading) as opened_model,
         opened_drafts(opened_model, drafts) as drafting,
     ):
         opened_model.require_tokenizer()
         with progress("timing") as advance:
-            report = bench_drafts(opened_model, drafting, runs, on_progress=advance)
-    print_json(report.to_json()) if as_json else _show_drafts(report)
+            report = bench_drafts(opened_model, drafting, options.runs, on_progress=advance)
+    print_json(report.to_json()) if options.as_json else _show_drafts(report)
 
 
-def _bench_reference(model: str | None, lengths: list[int], runs: int, as_json: bool, options: dict[str, Any]) -> None:
-    path = path_of(model)
-    started = time.perf_counter()
-    with loaded(path, tokenizer=None, plan="reference", weights="f32", **options) as opened_model:
+def _bench_reference(options: BenchOptions) -> None:
+    if (name := options.only_fast(weights=options.weights)) is not None:
+        raise InputError(f"--{name} needs --plan fast; leave it out or use that plan")
+    lengths = parse_ids(_LENGTHS if options.lengths is None else options.lengths, "lengths")
+    path, started = path_of(options.model), time.perf_counter()
+    with loaded(path, plan="reference", weights="f32", **options.loading) as opened_model:
         load_seconds = time.perf_counter() - started
         with progress("timing") as advance:
-            report = bench(opened_model, lengths, runs, load_seconds=load_seconds, on_progress=advance)
-    print_json(report.to_json()) if as_json else _show_reference(report)
+            report = bench(opened_model, lengths, options.runs, load_seconds=load_seconds, on_progress=advance)
+    print_json(report.to_json()) if options.as_json else _show_reference(report)
 
 
 def _ceilings(device: Device, models: dict[str, Model], report: DecodeReport, *, whole: bool) -> CeilingReport:

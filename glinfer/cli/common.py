@@ -218,13 +218,13 @@ def stage_bars() -> Iterator[StagedProgress]:
         )
 
 
-def shape_asked_for(text: str, options: Mapping[str, Any]) -> ModelConfig:
+def shape_asked_for(text: str, gelu: str | None, context: int | None) -> ModelConfig:
     """Parse ``--config``, a path to a config.json or numbers such as ``blocks=6,heads=8``; apply gelu and context.
 
     ConfigError for inconsistent numbers, FormatError for a file that cannot be read or an unknown kind of model.
     """
     config = read_config(Path(text)) if text.endswith(".json") else ModelConfig.from_options(text)
-    return usual_context(config.with_gelu(options["gelu"]), options["context"])
+    return usual_context(config.with_gelu(gelu), context)
 
 
 def planned_edge(limits: Limits | None) -> int:
@@ -256,7 +256,7 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
     check_choice(plan, **how)
     if model is not None:
         return read_model(model, gelu=options["gelu"], context=options["context"])[1]
-    config = shape_asked_for(config_text or "", options)
+    config = shape_asked_for(config_text or "", options["gelu"], options["context"])
     plan_for(config, plan, **how, max_texture_size=planned_edge(options["limits"]))
     return random_weights(config, plan, **how)
 

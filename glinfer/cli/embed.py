@@ -11,8 +11,8 @@ from typing import Any
 import click
 
 from glinfer.cli import options as opt
-from glinfer.cli.batch import say_interrupted
 from glinfer.cli.common import loaded, print_json, progress
+from glinfer.cli.jobs import say_interrupted
 from glinfer.engine.fetching import found_model
 from glinfer.errors import InputError, counted
 from glinfer.formats import unpacked

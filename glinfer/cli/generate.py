@@ -85,7 +85,7 @@ def generate(
     structured, sampling = opt.take_structured(options), opt.take_sampling(options)
     max_tokens, ends = options.pop("max_tokens"), {name: options.pop(name) for name in ("stop", "keep")}
     if batch is not None:
-        from glinfer.cli.batch import generate_batch  # late, for the packages of jobs
+        from glinfer.cli.generate_batch import generate_batch  # late, for the packages of jobs
 
         if images:
             raise InputError("--image needs a single prompt; leave out --image or --batch")

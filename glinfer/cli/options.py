@@ -123,12 +123,7 @@ config_option = click.option(
 )
 
 model_option = click.option(
-    "-m",
-    "--model",
-    "named_model",
-    type=click.Path(),
-    metavar="MODEL",
-    help="The model; replaces the argument MODEL.",
+    "-m", "--model", "named_model", type=click.Path(), metavar="MODEL", help="The model; replaces the argument MODEL."
 )
 """``--model``; :func:`chosen_model` uses it instead of the first argument."""
 

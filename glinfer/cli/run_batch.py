@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from glinfer.cli import options as opt
-from glinfer.cli.batch import closing_line, job_facts, run_job
 from glinfer.cli.common import one_of, print_json, say
+from glinfer.cli.jobs import closing_line, job_facts, run_job
 from glinfer.cli.serve import fetched_models, require_packages
 from glinfer.errors import InputError
 from glinfer.formats import find_model

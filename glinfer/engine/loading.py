@@ -277,15 +277,13 @@ def load_model(
                 f"Python has no memory left for this model ({error or 'none at all'}); {MEMORY_ADVICE}"
             ) from None
         raise
+    encoder: ImageEncoder | None = None
+    images: ImageReader | str = vision if isinstance(vision, str) else reason
     if isinstance(vision, Vision):
         vision = fitted(vision, opened)
-        bind = partial(_image_engine, vision.checkpoint, opened, weights, shader_root)
-        encoder = ImageEncoder(bind, vision)
-        images: ImageReader | str = reason
+        encoder = ImageEncoder(partial(_image_engine, vision.checkpoint, opened, weights, shader_root), vision)
         if found is not None:
             images = ImageReader(vision, found, config.vocab_size, encoder.steps)
-    else:
-        encoder, images = None, vision
     return Model(
         engine,
         found,

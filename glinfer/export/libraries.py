@@ -10,10 +10,7 @@ _IN_MARKDOWN = ("entities", "linkify-it", "mdurl", "punycode", "uc.micro")
 LIBRARIES = {
     TOKENIZERS: ("libraries/tokenizers.js", "libraries/LICENSE"),
     JINJA: ("libraries/jinja.js", "libraries/LICENSE.jinja"),
-    MARKDOWN: (
-        "libraries/markdown-it.js",
-        *(f"libraries/LICENSE.{name}" for name in (MARKDOWN, *_IN_MARKDOWN)),
-    ),
+    MARKDOWN: ("libraries/markdown-it.js", *(f"libraries/LICENSE.{name}" for name in (MARKDOWN, *_IN_MARKDOWN))),
 }
 """The files of each library, in ``web`` and in sites."""
 

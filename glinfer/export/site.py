@@ -44,14 +44,7 @@ from glinfer.limits import MAX_SINGLE_FILE_BYTES
 from glinfer.lower.fused.token import HEAD_DRAWS, PICKS
 from glinfer.lower.options import PlanOptions
 from glinfer.lower.plain.decoder import LOGITS, TOKENS
-from glinfer.lower.plans import (
-    DEFAULT_PLAN,
-    DEFAULT_WEIGHTS,
-    check_choice,
-    plan_for,
-    weights_for,
-    weights_named,
-)
+from glinfer.lower.plans import DEFAULT_PLAN, DEFAULT_WEIGHTS, check_choice, plan_for, weights_for, weights_named
 from glinfer.lower.weights.recipe import Formats
 from glinfer.program.plan import Plan
 from glinfer.quant.formats import DEFAULT_CACHE

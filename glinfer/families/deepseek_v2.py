@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from glinfer.families import deepseek_v3, glm4_moe
+from glinfer.families import deepseek_v3, experts
 from glinfer.families.huggingface import SAME_MATHS, Fields
 from glinfer.families.settings import Settings
 
@@ -12,8 +12,8 @@ _IN_GROUPS = "group_limited_greedy"
 
 def _more(settings: Settings, fields: Fields) -> Fields:
     grouping = (1, 1) if settings.value("topk_method") == _IN_GROUPS else None
-    experts = glm4_moe.experts(settings, fields, shared=2, dense=0, grouping=grouping)
-    return experts | deepseek_v3.latents(settings, fields)
+    found = experts.from_settings(settings, fields, shared=2, dense=0, grouping=grouping)
+    return found | deepseek_v3.latents(settings, fields)
 
 
 FAMILY = replace(

@@ -6,11 +6,10 @@ Experts are those of GLM-4.5, in groups, of which a token uses the best.
 from dataclasses import replace
 from typing import Any
 
-from glinfer.families import glm4_moe
+from glinfer.families import experts
 from glinfer.families.gguf import SIGMOID, Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
-from glinfer.families.names import Names
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES, Names
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, Settings
 
@@ -38,7 +37,7 @@ def latents(settings: Settings, fields: Fields, usual: dict[str, int] = USUAL) -
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
-    return glm4_moe.experts(settings, fields, dense=3, scale=2.5, grouping=(8, 4)) | latents(settings, fields)
+    return experts.from_settings(settings, fields, dense=3, scale=2.5, grouping=(8, 4)) | latents(settings, fields)
 
 
 def latents_of_metadata(keys: Keys, fields: Fields) -> Fields:
@@ -62,17 +61,17 @@ def metadata_of_latents(config: Any) -> dict[str, Any]:
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
-    return {**glm4_moe.metadata_of_experts(keys, fields), **latents_of_metadata(keys, fields)}
+    return {**experts.from_metadata(keys, fields), **latents_of_metadata(keys, fields)}
 
 
 def _metadata(config: Any) -> dict[str, Any]:
-    return {**glm4_moe.metadata(config), **metadata_of_latents(config)}
+    return {**experts.to_metadata(config), **metadata_of_latents(config)}
 
 
 GGUF_LETTERS = {"projection.kv_a": "kv_a_mqa"}
 FAMILY = Family(
     "deepseek_v3",
-    names=with_latents(glm4_moe.NAMES),
+    names=with_latents(experts.NAMES),
     positions="neighbours",
     sigmoid_router=True,
     share_eps=1e-20,

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from functools import partial
 
-from glinfer.families import glm4_moe
+from glinfer.families import experts, glm4_moe
 from glinfer.families.huggingface import later_windows
 from glinfer.families.layer import LayerConfig
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES
 
 _FORM, _GGUF = glm4_moe.FAMILY.in_huggingface, glm4_moe.FAMILY.in_gguf
 
@@ -28,7 +28,7 @@ FAMILY = replace(
         only={key: value for key, value in _FORM.only.items() if key != "use_qk_norm"},
         windows=later_windows,
         experts=(128, 6, False),
-        more=partial(glm4_moe.experts, shared=0, dense=0),
+        more=partial(experts.from_settings, shared=0, dense=0),
     ),
     gguf=replace(
         _GGUF, architecture="dots1", head="own", partial_rotary=False, attention_bias=False, names=GGUF_EXPERT_NAMES

@@ -5,9 +5,9 @@ Experts are chosen by their part of a softmax plus a learned number.
 
 from dataclasses import replace
 
-from glinfer.families import ernie4_5, glm4_moe
+from glinfer.families import ernie4_5, experts
 from glinfer.families.huggingface import Fields
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES
 from glinfer.families.settings import Keys, Settings
 
 _DENSE, _FORM = ernie4_5.FAMILY, ernie4_5.FAMILY.in_huggingface
@@ -34,7 +34,7 @@ def _of_metadata(keys: Keys, fields: Fields) -> Fields:
 FAMILY = replace(
     _DENSE,
     name="ernie4_5_moe",
-    names=replace(glm4_moe.NAMES, expert_bias="mlp.moe_statics.e_score_correction_bias"),
+    names=replace(experts.NAMES, expert_bias="mlp.moe_statics.e_score_correction_bias"),
     usual={
         **_DENSE.usual,
         "norm_topk_prob": True,

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
-from glinfer.families import exaone4, glm4_moe
+from glinfer.families import exaone4, experts, glm4_moe
 from glinfer.families.huggingface import SAME_MATHS, Fields
 from glinfer.families.layer import LayerConfig
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES
 from glinfer.families.settings import Keys, Settings
 
 _WINDOWS, _FORM = exaone4.FAMILY, glm4_moe.FAMILY.in_huggingface
@@ -15,14 +15,14 @@ def _more(settings: Settings, fields: Fields) -> Fields:
     """Experts; ``mlp_layer_types`` may list the layers without them, the first ones."""
     count = settings.whole("num_shared_experts", 1, least=0)
     return {
-        **glm4_moe.experts(settings, fields, scale=2.5),
-        **glm4_moe.dense_layers(settings, fields),
+        **experts.from_settings(settings, fields, scale=2.5),
+        **experts.dense_layers(settings, fields),
         "shared_intermediate_size": count * fields["intermediate_size"],
     }
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
-    return {**_WINDOWS.in_gguf.more(keys, fields), **glm4_moe.metadata_of_experts(keys, fields)}
+    return {**_WINDOWS.in_gguf.more(keys, fields), **experts.from_metadata(keys, fields)}
 
 
 FAMILY = replace(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from glinfer.families import gemma4
 from glinfer.families.huggingface import Fields, marked
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES
 from glinfer.families.settings import Settings
 
 _DENSE, _FORM, _GGUF = gemma4.FAMILY, gemma4.FAMILY.in_huggingface, gemma4.FAMILY.in_gguf

@@ -3,16 +3,9 @@
 from dataclasses import replace
 
 from glinfer.families.gguf import Gguf
-from glinfer.families.huggingface import Fields, HuggingFace
+from glinfer.families.huggingface import HuggingFace, with_biases
 from glinfer.families.names import GGUF_NAMES, Names
 from glinfer.families.record import Family
-from glinfer.families.settings import Settings
-
-
-def _biases(settings: Settings, fields: Fields) -> Fields:
-    """The biases of queries, keys and values, which a file may turn off."""
-    return {"attention_bias": settings.flag("attention_bias", default=True)}
-
 
 FAMILY = Family(
     "glm",
@@ -22,7 +15,7 @@ FAMILY = Family(
     huggingface=HuggingFace(
         sizes=(151552, 4096, 13696, 40, 32, 2, 128, 131072),
         eps=1.5625e-07,
-        more=_biases,
+        more=with_biases,
         names=replace(Names(), gate="mlp.gate_up_proj", up="mlp.gate_up_proj"),
     ),
     gguf=Gguf(

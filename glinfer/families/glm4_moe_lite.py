@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from glinfer.families import deepseek_v3, glm4_moe
+from glinfer.families import deepseek_v3, experts
 from glinfer.families.huggingface import Fields
 from glinfer.families.settings import Settings
 
@@ -10,7 +10,7 @@ _USUAL = {"kv_lora_rank": 512, "q_lora_rank": 768, "qk_rope_head_dim": 64, "v_he
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
-    found = glm4_moe.experts(settings, fields, scale=1.8) | glm4_moe.dense_layers(settings, fields)
+    found = experts.from_settings(settings, fields, scale=1.8) | experts.dense_layers(settings, fields)
     return found | deepseek_v3.latents(settings, fields, _USUAL)
 
 

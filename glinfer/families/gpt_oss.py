@@ -1,8 +1,8 @@
 """gpt-oss (OpenAI 2025): experts with biases and bounded gates, windows in every other layer, and attention sinks.
 
-A sink is a learned logit of each head without a value, which absorbs a part of the softmax (Xiao et al. 2024). Defaults
-follow GptOssConfig in Hugging Face's transformers 5. The published files have the experts' matrices in MXFP4.
-They join gate and up in alternating rows; floats are stored as [in, out].
+A sink is a learned logit of each head without a value, which absorbs a part of the softmax (Xiao et al. 2024). The
+published files have the experts' matrices in MXFP4. They join gate and up in alternating rows; floats are stored as
+[in, out].
 """
 
 from dataclasses import replace
@@ -11,7 +11,7 @@ from functools import partial
 from glinfer.families.gguf import Gguf, windows
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace, angles, listed_windows
 from glinfer.families.layer import LayerConfig
-from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
+from glinfer.families.names import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys, Settings
 

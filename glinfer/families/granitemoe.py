@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from glinfer.families import granite
-from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
+from glinfer.families.names import EXPERT_NAMES, GGUF_EXPERT_NAMES
 
 IN_FILE = replace(
     EXPERT_NAMES,

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from glinfer.families import granitemoe, granitemoehybrid
 from glinfer.families.huggingface import Fields, marked
-from glinfer.families.names import scanning
-from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
+from glinfer.families.names import EXPERT_NAMES, GGUF_EXPERT_NAMES, scanning
 from glinfer.families.settings import Settings
 
 NAMES = scanning(EXPERT_NAMES)

@@ -286,6 +286,11 @@ def shared_expert(settings: Settings, fields: Fields, usual: int) -> Fields:
     return {"shared_expert_intermediate_size": settings.whole(SHARED_WIDTH, usual)}
 
 
+def with_biases(settings: Settings, fields: Fields) -> Fields:
+    """The biases of attention, which a file may turn off."""
+    return {"attention_bias": settings.flag("attention_bias", default=True)}
+
+
 def marked(name: str) -> Callable[[Settings], bool]:
     """Whether a setting is true or above 0."""
     return lambda settings: settings.value(name) is True or is_whole(settings.value(name), 1)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from glinfer.families import hunyuan_v1_dense
 from glinfer.families.huggingface import SAME_MATHS, Fields
-from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
+from glinfer.families.names import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.settings import Settings
 
 _DENSE = hunyuan_v1_dense.FAMILY

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from glinfer.families import lfm2
 from glinfer.families.huggingface import Fields
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES
 from glinfer.families.settings import Settings
 
 

@@ -6,7 +6,7 @@ from glinfer.families import mixtral
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import Fields, HuggingFace, angles
 from glinfer.families.layer import LayerConfig
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings
 

@@ -9,8 +9,7 @@ from functools import partial
 from glinfer.families import mistral
 from glinfer.families.huggingface import window_of_all
 from glinfer.families.llama import GGUF
-from glinfer.families.names import Names
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES, Names
 
 NAMES = Names(
     gate="block_sparse_moe.experts.{}.w1",

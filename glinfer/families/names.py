@@ -181,6 +181,25 @@ GGUF_SUM_NAMES = replace(
     head="",
 )
 """Names in GGUF files of models like BERT, with norms after the residual sums."""
+EXPERT_NAMES = Names(
+    gate="mlp.experts.{}.gate_proj",
+    up="mlp.experts.{}.up_proj",
+    down="mlp.experts.{}.down_proj",
+    router="mlp.gate",
+)
+"""Names of a family with a list of experts in Hugging Face's transformers, as in Qwen 3."""
+GGUF_EXPERT_NAMES = replace(
+    GGUF_NAMES,
+    gate="ffn_gate_exps",
+    up="ffn_up_exps",
+    down="ffn_down_exps",
+    router="ffn_gate_inp",
+    shared_router="ffn_gate_inp_shexp",
+    shared_gate="ffn_gate_shexp",
+    shared_up="ffn_up_shexp",
+    shared_down="ffn_down_shexp",
+)
+"""Names in GGUF files of models with experts, whose matrices are stacked there."""
 GGUF_SCAN_NAMES = replace(GGUF_NAMES, letters={"qkv": "ssm_in", "z": "ssm_in", "a": "ssm_in"})
 """Names in GGUF files of models with the scan of Mamba-2, which join the matrices before it."""
 

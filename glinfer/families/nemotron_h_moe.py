@@ -5,10 +5,10 @@ Experts have no gates. They are chosen by sigmoids plus a learned number (Wang e
 
 from dataclasses import replace
 
-from glinfer.families import glm4_moe, nemotron_h
+from glinfer.families import experts, nemotron_h
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import MOE
-from glinfer.families.qwen3_moe import GGUF_EXPERT_NAMES
+from glinfer.families.names import GGUF_EXPERT_NAMES
 from glinfer.families.settings import Keys, Settings
 
 _DENSE, _FORM, _GGUF = nemotron_h.FAMILY, nemotron_h.FAMILY.in_huggingface, nemotron_h.FAMILY.in_gguf
@@ -40,7 +40,7 @@ def _experts(settings: Settings, fields: Fields) -> Fields:
         "dense_intermediate_size": settings.whole("intermediate_size", 21504),
         "shared_intermediate_size": settings.whole("moe_shared_expert_intermediate_size", 7688),
         "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
-        **glm4_moe.groups(settings),
+        **experts.groups(settings),
     }
 
 
@@ -50,7 +50,7 @@ def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     return {
         **nemotron_h.metadata_of_layers(keys, fields, wide=MOE),
         "intermediate_size": keys.whole(_GGUF_WIDTH),
-        **glm4_moe.metadata_of_experts(keys, fields),
+        **experts.from_metadata(keys, fields),
     }
 
 
@@ -86,6 +86,6 @@ FAMILY = replace(
         names=replace(GGUF_EXPERT_NAMES, mlp_norm="attn_norm", letters=_GGUF.names.letters),
         inner_key=_GGUF_WIDTH,
         more=_of_metadata,
-        further=lambda config: {**glm4_moe.metadata(config), "expert_shared_count": 1},
+        further=lambda config: {**experts.to_metadata(config), "expert_shared_count": 1},
     ),
 )

@@ -3,7 +3,7 @@
 from glinfer.families.gguf import Gguf, windows
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace
 from glinfer.families.layer import LayerConfig
-from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
+from glinfer.families.names import EXPERT_NAMES, GGUF_EXPERT_NAMES
 from glinfer.families.record import Family
 from glinfer.families.settings import Keys
 

@@ -6,6 +6,7 @@ from glinfer.families import qwen3_moe
 from glinfer.families.gguf import SHARED_WIDTH, windows
 from glinfer.families.huggingface import Fields, shared_expert
 from glinfer.families.layer import LayerConfig
+from glinfer.families.names import EXPERT_NAMES
 from glinfer.families.settings import Keys, Settings
 
 
@@ -24,7 +25,7 @@ def _of_metadata(keys: Keys, fields: Fields) -> Fields:
 FAMILY = replace(
     qwen3_moe.FAMILY,
     name="qwen2_moe",
-    names=replace(qwen3_moe.EXPERT_NAMES, shared_router="mlp.shared_expert_gate"),
+    names=replace(EXPERT_NAMES, shared_router="mlp.shared_expert_gate"),
     layer=LayerConfig(),
     attention_biases=("q", "k", "v"),
     usual={"attention_bias": True, "shared_expert_intermediate_size": 5632},

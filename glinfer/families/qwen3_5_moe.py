@@ -8,7 +8,7 @@ from functools import partial
 
 from glinfer.families import qwen3_5
 from glinfer.families.huggingface import shared_expert
-from glinfer.families.qwen3_moe import EXPERT_NAMES, GGUF_EXPERT_NAMES
+from glinfer.families.names import EXPERT_NAMES, GGUF_EXPERT_NAMES
 
 NAMES = replace(EXPERT_NAMES, shared_router="mlp.shared_expert_gate")
 _JOINED = "mlp.experts.gate_up_proj"

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from functools import partial
 
-from glinfer.families import glm4_moe
+from glinfer.families import experts, glm4_moe
 from glinfer.families.huggingface import SAME_MATHS
 
 FAMILY = replace(
@@ -15,6 +15,6 @@ FAMILY = replace(
         glm4_moe.FAMILY.in_huggingface,
         sizes=(196608, 4096, 1280, 48, 64, 8, 128, 131072),
         only={**SAME_MATHS, "use_qk_norm": (False,), "first_k_dense_replace": (0, None)},
-        more=partial(glm4_moe.experts, dense=0),
+        more=partial(experts.from_settings, dense=0),
     ),
 )

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError
+from glinfer.quant.block_bytes import Bytes
 from glinfer.quant.formats import BLOCK_FORMATS, block_format
 from glinfer.quant.ggml import dequantize, not_finite
-from glinfer.quant.parts import Bytes
 
 F16 = "F16"
 """The format of a :class:`PackedTensor` that has one half float for each weight, without blocks."""

@@ -16,8 +16,8 @@ from glinfer.formats.gab.file import StoredArray, stored_arrays
 from glinfer.formats.packed import F16, GatheredTensor, PackedTensor, block_weights
 from glinfer.formats.tensors import EXPERT_ROLES, tensors_of
 from glinfer.graph.nodes import ModelTensor
+from glinfer.quant.block_bytes import Bytes
 from glinfer.quant.ggml import pack
-from glinfer.quant.parts import Bytes
 from glinfer.quant.threads import in_threads
 
 _PIECE = 1 << 20  # weights that one generator draws

@@ -110,67 +110,73 @@ class _State:
     """What the earlier draws of a run have set."""
 
     def __init__(self) -> None:
-        self.blending = self.blended = False
-        self.target: object = None
-        self.viewport: Rectangle | None = None
-        self.textures: dict[int, object] = {}
-        self.uniforms: dict[tuple[Program, str], int | float | str] = {}
-        self.settled = False  # whether regions may sample texels that were written before this run
+        self._known: dict[object, object] = {"blending": False}
+
+    def _changes(self, what: object, value: object) -> bool:
+        """Note that a draw sets ``what`` to ``value``; whether that changes it."""
+        changed = what not in self._known or self._known[what] != value
+        self._known[what] = value
+        return changed
 
     def calls(self, draw: Draw) -> Iterator[Call]:
         """The calls that issue a draw, without those that would set what is set already; the last one renders."""
-        call, framebuffer, program = draw.call, draw.framebuffer, draw.program
-        device, target = framebuffer.device, framebuffer.gl
-        raw = device.raw
-        if self.target is None:
-            yield target.use, ()  # which also resets masks and the scissor test; raw calls take a tenth of the time
-        elif self.target is not target:
-            yield raw.bind_framebuffer, (GL_FRAMEBUFFER, target.glo)
-        self.target = target
-        if not _fixed(call.viewport):
-            self.viewport = None
-            yield partial(_with_rectangle, raw.viewport, _rectangle_of(call.viewport)), None
-        elif self.viewport != (size := draw.rectangle({})):
-            self.viewport = size
-            yield raw.viewport, size
-        if framebuffer.part is not None and (draw.barrier or not self.settled):
+        call, program, device = draw.call, draw.program, draw.framebuffer.device
+        yield from self._target(draw)
+        # Regions may sample texels that were written before this run.
+        if draw.framebuffer.part is not None and (self._changes("settled", value=True) or draw.barrier):
             assert device.texture_barrier is not None  # or the session has no regions
-            self.settled = True
             yield device.texture_barrier, ()
         for unit, texture in enumerate(draw.textures):
-            if self.textures.get(unit) is not texture.gl:
-                self.textures[unit] = texture.gl
+            if self._changes(unit, texture.gl):
                 yield texture.gl.use, (unit,)
         for name, constant in call.constants:
-            if self.uniforms.get((program, name)) != constant:
-                self.uniforms[program, name] = constant
+            if self._changes((program, name), constant):
                 yield program.set, (name, constant)
         for name, key in call.per_run:
-            if self.uniforms.get((program, name)) != key:
-                self.uniforms[program, name] = key
+            if self._changes((program, name), key):
                 yield partial(_set, program, name, key), None
-        if call.adds and not self.blended:
-            self.blended = True
+        if call.adds and self._changes("blend function", value=True):
             yield setattr, (device.gl, "blend_func", (moderngl.ONE, moderngl.ONE))
-        if call.adds != self.blending:
-            self.blending = call.adds
-            yield raw.enable if call.adds else raw.disable, (GL_BLEND,)
-        if call.clears:
-            yield raw.enable, (GL_SCISSOR_TEST,)
-            for numbers in call.clears:
-                if _fixed(numbers):
-                    yield raw.scissor, numbers
-                else:
-                    yield partial(_with_rectangle, raw.scissor, _rectangle_of(numbers)), None
-                for attachment, texture in enumerate(framebuffer.textures):
-                    yield raw.zeroing(attachment, texture.form.kind)
-            yield raw.disable, (GL_SCISSOR_TEST,)
+        if self._changes("blending", call.adds):
+            yield device.raw.enable if call.adds else device.raw.disable, (GL_BLEND,)
+        yield from _clear(draw)
         mode = moderngl.POINTS if call.points else moderngl.TRIANGLES
         render = in_parts(program.vertex_array.render, device.most_vertices)
         if _fixed((call.vertices, call.instances)):
             yield render, (mode, call.vertices, 0, call.instances)
         else:
-            yield partial(_render, render, mode, compiled(call.vertices), compiled(call.instances)), None
+            vertices, instances = compiled(call.vertices), compiled(call.instances)
+            yield lambda values: render(mode, vertices(values), 0, instances(values)), None
+
+    def _target(self, draw: Draw) -> Iterator[Call]:
+        """Bind a draw's framebuffer and set its viewport."""
+        raw, target, first = draw.framebuffer.device.raw, draw.framebuffer.gl, "target" not in self._known
+        if self._changes("target", target):
+            # ``use`` also resets masks and the scissor test; raw calls take a tenth of the time.
+            yield (target.use, ()) if first else (raw.bind_framebuffer, (GL_FRAMEBUFFER, target.glo))
+        viewport = draw.call.viewport or draw.framebuffer.textures[0].rectangle
+        if self._changes("viewport", viewport) or not _fixed(viewport):
+            yield _rectangle_call(raw.viewport, viewport)
+
+
+def _clear(draw: Draw) -> Iterator[Call]:
+    """The calls that clear rectangles before a draw."""
+    raw = draw.framebuffer.device.raw
+    if draw.call.clears:
+        yield raw.enable, (GL_SCISSOR_TEST,)
+        for rectangle in draw.call.clears:
+            yield _rectangle_call(raw.scissor, rectangle)
+            for attachment, texture in enumerate(draw.framebuffer.textures):
+                yield raw.zeroing(attachment, texture.form.kind)
+        yield raw.disable, (GL_SCISSOR_TEST,)
+
+
+def _rectangle_call(function: Callable[..., None], numbers: tuple[Value, ...]) -> Call:
+    """A call with a rectangle, which may depend on the run."""
+    if _fixed(numbers):
+        return function, numbers
+    rectangle = _rectangle_of(numbers)
+    return lambda values: function(*rectangle(values)), None
 
 
 def _fixed(numbers: Iterable[Value]) -> bool:
@@ -180,22 +186,6 @@ def _fixed(numbers: Iterable[Value]) -> bool:
 
 def _set(program: Program, name: str, key: str, values: RunValues) -> None:
     program.set(name, values[key])
-
-
-def _with_rectangle(
-    function: Callable[..., None], rectangle: Callable[[RunValues], Rectangle], values: RunValues
-) -> None:
-    function(*rectangle(values))
-
-
-def _render(
-    render: Render,
-    mode: int,
-    vertices: Callable[[RunValues], int],
-    instances: Callable[[RunValues], int],
-    values: RunValues,
-) -> None:
-    render(mode, vertices(values), 0, instances(values))
 
 
 def _make(calls: Iterable[Call], values: RunValues) -> None:

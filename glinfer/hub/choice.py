@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -142,22 +141,10 @@ def _plain(quant: str) -> str:
 def choose(repository: Repository, shards_of: Callable[[RemoteFile], Iterable[str]]) -> Chosen:
     """The files of the named model; ``shards_of`` reads the names of the shards in an index."""
     path, quant = repository.name.path, repository.name.quant
-    folder, ending = os.path.dirname(path), PurePosixPath(path).suffix.lower()  # noqa: PTH120 (no path of this system)
+    if path in repository.files:
+        return _of_file(repository, path, shards_of)
     prefix = f"{path}/" if path else ""
     inside = [file for name, file in repository.files.items() if name.startswith(prefix)]
-    if file := repository.files.get(path):
-        if ending == ".gguf":
-            found = [each for each in gguf_choices(repository.files.values()) if file in each.files]
-            if not found:
-                raise HubError(f"{repository.name}: {shown(path)} is not a model by itself; name the model's file")
-            return _whole(repository, found[0])
-        if ending == ".gab":
-            names = (f"{path.removesuffix('.gab')}.bpe", f"{folder}/model.bpe".lstrip("/"))
-            return Chosen((*[repository.files[name] for name in names if name in repository.files][:1], file), path)
-        if PurePosixPath(path).name in (CONFIG, WEIGHTS, INDEX):
-            return _of_folder(repository, f"{folder}/" if folder else "", shards_of)
-        expected = f"a .gguf, .gab or {WEIGHTS}, or the repository alone"
-        raise HubError(f"{repository.name}: {shown(path)} is not a model; expected {expected}")
     if not inside:
         raise repository.error(f"no file or folder {shown(path)}" if path else "no files")
     ggufs = gguf_choices(inside)
@@ -168,13 +155,30 @@ def choose(repository: Repository, shards_of: Callable[[RemoteFile], Iterable[st
     found = _matching(ggufs, quant) if quant else _usual(ggufs)
     if len(found) == 1:
         return _whole(repository, found[0])
-    what = f"no {quant or 'usual one'}"
-    if found:
-        what = f"{len(found)} files of {quant or found[0].quant or 'weights without a quantisation in their names'}"
     among = found or ggufs
+    several = f"{len(found)} files of {quant or among[0].quant or 'weights without a quantisation in their names'}"
+    what = several if found else f"no {quant or 'usual one'}"
     listed = ", ".join(f"{tag(each, among)} ({_megabytes(each.size)})" for each in among[:_SHOWN])
     more = f" and {len(among) - _SHOWN} more" if len(among) > _SHOWN else ""
     raise repository.error(f"{what}; choose one of {listed}{more}, as {repository.name.repo}:{tag(among[0], among)}")
+
+
+def _of_file(repository: Repository, path: str, shards_of: Callable[[RemoteFile], Iterable[str]]) -> Chosen:
+    """The files of the model that a file of the repository belongs to."""
+    file, folder = repository.files[path], path.rpartition("/")[0]
+    ending = PurePosixPath(path).suffix.lower()
+    if ending == ".gguf":
+        found = [each for each in gguf_choices(repository.files.values()) if file in each.files]
+        if not found:
+            raise HubError(f"{repository.name}: {shown(path)} is not a model by itself; name the model's file")
+        return _whole(repository, found[0])
+    if ending == ".gab":
+        names = (f"{path.removesuffix('.gab')}.bpe", f"{folder}/model.bpe".lstrip("/"))
+        return Chosen((*[repository.files[name] for name in names if name in repository.files][:1], file), path)
+    if PurePosixPath(path).name in (CONFIG, WEIGHTS, INDEX):
+        return _of_folder(repository, f"{folder}/" if folder else "", shards_of)
+    expected = f"a .gguf, .gab or {WEIGHTS}, or the repository alone"
+    raise HubError(f"{repository.name}: {shown(path)} is not a model; expected {expected}")
 
 
 def gguf_choices(files: Iterable[RemoteFile]) -> list[Chosen]:

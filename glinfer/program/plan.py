@@ -191,20 +191,10 @@ class Plan:
             _check_overwrites(draw, self, unread)
             known.update(map(self.root, draw.writes))
             read.update(map(self.root, draw.reads))
-        for tensor in (*self.of_kind("weight"), *self.of_kind("input")):
-            if tensor.name not in read:
-                raise PlanError(f"plan {self.name}: no draw reads {tensor.kind} {tensor.name}")
         for name in self.results:
             if name not in table or self.root(name) not in known:
                 raise PlanError(f"plan {self.name}: no draw writes its result {name}")
-        # The next run may read a cache before it writes it.
-        results = {*map(self.root, self.results), *(name for name in read if table[name].kind == "cache")}
-        for name, writers in unread.items():
-            if name not in results:
-                raise PlanError(
-                    f"draw {next(iter(writers.values()))} writes {name}, which no later draw reads; "
-                    f"plan {self.name} has the results {', '.join(self.results) or 'none'}"
-                )
+        _check_all_read(self, read, unread)
         return True
 
     def check_limits(self, limits: PlanLimits | Limits) -> None:
@@ -300,6 +290,21 @@ def _check_overwrites(draw: DrawSpec, plan: Plan, unread: dict[str, dict[Extent,
                 f"draw {draw.name} overwrites {tensor}, which draw {writers[draw.first]} wrote and no draw has read"
             )
         writers[draw.first] = draw.name
+
+
+def _check_all_read(plan: Plan, read: set[str], unread: Mapping[str, Mapping[Extent, str]]) -> None:
+    """Check that draws read every weight and input, and that what they leave unread is a result."""
+    for tensor in (*plan.of_kind("weight"), *plan.of_kind("input")):
+        if tensor.name not in read:
+            raise PlanError(f"plan {plan.name}: no draw reads {tensor.kind} {tensor.name}")
+    # The next run may read a cache before it writes it.
+    results = {*map(plan.root, plan.results), *(name for name in read if plan.table[name].kind == "cache")}
+    for name, writers in unread.items():
+        if name not in results:
+            raise PlanError(
+                f"draw {next(iter(writers.values()))} writes {name}, which no later draw reads; "
+                f"plan {plan.name} has the results {', '.join(plan.results) or 'none'}"
+            )
 
 
 def _check_formats(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:

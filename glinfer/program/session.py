@@ -9,12 +9,12 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
 from glinfer.errors import GLError, PlanError
-from glinfer.gl.context import Device
+from glinfer.gl.context import Device, GLObject
 from glinfer.gl.faults import bytes_text, no_room
 from glinfer.gl.layouts.blocks import BlockLayout, RowLayout
 from glinfer.gl.layouts.flat import FlatLayout
@@ -48,6 +48,7 @@ MEMORY_ADVICE = (
 )
 """Advice in messages about too little memory."""
 Hook = Callable[[DrawSpec], None]
+_Made = TypeVar("_Made", bound=GLObject)
 
 
 class Observer(Protocol):
@@ -132,6 +133,7 @@ class Session:
         self._owner, self._sharers = owner, list[Session]()
         self.observers: list[Observer] = [] if owner is None else owner.observers
         self._lent = dict(lent)
+        self._made: list[GLObject] = []
         self._textures: dict[str, Texture] = {}
         self.checksums: dict[str, Array] = {}
         self._kept = kept
@@ -140,8 +142,6 @@ class Session:
             programs = owner._programs
         self._own_programs = programs is None
         self._between: dict[BlockLayout, Texture] = {}
-        self._state: Texture | None = None
-        self._readbacks: list[Readback] = []
         self._held: set[Program] = set()
         self._tapes: dict[tuple[int, int | None, int], Tape] = {}
         self._programs: ProgramCache = ProgramCache(device, shader_root) if programs is None else programs
@@ -242,7 +242,7 @@ class Session:
             changes = {name: getattr(one, name) for name in ("rows", "cols", "columns", "block_step", "aside", "every")}
             between = replace(layout, **changes)
             if between not in self._between:
-                self._between[between] = Texture(self.device, between, "rows being copied")
+                self._between[between] = self._keep(Texture(self.device, between, "rows being copied"))
             count, each = layout.every if layout.rolls else rows, layout.every
             self._between[between].copy_rows(texture, source * each, 0, count)
             texture.copy_rows(self._between[between], 0, target * each, count)
@@ -282,12 +282,12 @@ class Session:
 
     def _make_regions(self, places: Mapping[str, Place]) -> None:
         """The activations that are regions of one texture, which is made here."""
+        state: Texture | None = None
         for name, place in places.items():
-            if self._state is None:
-                size, edge = (place.height, 4 * place.width), self.device.limits.max_texture_size
-                layout = RowLayout.of(size, FORMAT, edge)
-                self._state = Texture(self.device, layout, f"the activations of plan {self.plan.name}")
-            self._textures[name] = Region(self._state, self.compiled.layouts[name], name, place[:2])
+            if state is None:
+                layout = RowLayout.of((place.height, 4 * place.width), FORMAT, self.device.limits.max_texture_size)
+                state = self._keep(Texture(self.device, layout, f"the activations of plan {self.plan.name}"))
+            self._textures[name] = self._keep(Region(state, self.compiled.layouts[name], name, place[:2]))
 
     def keep_texels(self) -> None:
         """Write the texels of the weights to the file that they were looked for in, unless it has them."""
@@ -302,15 +302,16 @@ class Session:
             except MemoryError:
                 raise GLError(f"packing weight {tensor.name}: {no_room(layout.nbytes)}") from None
             self.checksums[tensor.name] = checksums
-            return Texture(self.device, layout, tensor.name, texels)
-        texture = Texture(self.device, layout, tensor.name)
+            return self._keep(Texture(self.device, layout, tensor.name, texels))
+        texture = self._keep(Texture(self.device, layout, tensor.name))
         if tensor.kind == "cache":
-            try:
-                texture.fill(0.0)
-            except BaseException:
-                texture.release()
-                raise
+            texture.fill(0.0)
         return texture
+
+    def _keep(self, made: _Made) -> _Made:
+        """Keep a new GL object for :meth:`release`."""
+        self._made.append(made)
+        return made
 
     def _bind(self, draw: CompiledDraw, barriers: Barriers) -> Draw:
         targets = [self._textures[name] for name in draw.outputs]
@@ -336,7 +337,8 @@ class Session:
         if len(outputs) == 1:
             return self._textures[outputs[0]].framebuffer
         if outputs not in self._framebuffers:
-            self._framebuffers[outputs] = Framebuffer(self.device, [self._textures[name] for name in outputs])
+            targets = [self._textures[name] for name in outputs]
+            self._framebuffers[outputs] = self._keep(Framebuffer(self.device, targets))
         return self._framebuffers[outputs]
 
     def texture(self, name: str) -> Texture:
@@ -373,8 +375,7 @@ class Session:
 
     def readback(self, name: str, rows: int) -> Readback:
         """A buffer for reading the first rows of a tensor back; the session releases it."""
-        self._readbacks.append(Readback(self.texture(name), rows))
-        return self._readbacks[-1]
+        return self._keep(Readback(self.texture(name), rows))
 
     def run(
         self,
@@ -515,15 +516,8 @@ class Session:
         self._released = True
         for sharer in tuple(self._sharers):
             sharer.release()
-        for framebuffer in self._framebuffers.values():
-            framebuffer.release()
-        for name, texture in self._textures.items():
-            if name not in self._lent:
-                texture.release()
-        for texture in (*self._between.values(), *([] if self._state is None else [self._state])):
-            texture.release()
-        for readback in self._readbacks:
-            readback.release()
+        for made in reversed(self._made):
+            made.release()
         if self._own_programs:
             self._programs.release()
         else:
@@ -531,10 +525,10 @@ class Session:
             if self._owner is not None and self in self._owner._sharers:
                 self._owner._sharers.remove(self)
         self._held.clear()
+        self._made.clear()
         self._framebuffers.clear()
         self._textures.clear()
         self._between.clear()
-        self._readbacks.clear()
         self.__dict__.pop("_sampled", None)
         self.draws = ()
 

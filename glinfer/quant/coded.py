@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import required
+from glinfer.quant.block_bytes import Bytes
 from glinfer.quant.formats import block_format
-from glinfer.quant.parts import Bytes
 
 _WEIGHTS = 256
 _HALVES = _WEIGHTS // 16

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.errors import InputError, required
+from glinfer.quant.block_bytes import Bytes, parts_of
 from glinfer.quant.coded import scattered_scales
 from glinfer.quant.formats import (
     BLOCK_FORMATS,
@@ -26,7 +27,6 @@ from glinfer.quant.formats import (
 )
 from glinfer.quant.groups import Words, blocks_from, float_values, groups_in, groups_of, wide_values, words_of_groups
 from glinfer.quant.packing import MAX_WEIGHT, PACKED_HERE, pack_blocks
-from glinfer.quant.parts import Bytes, parts_of
 from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
 
 PACKABLE = tuple(name for name in BLOCK_FORMATS if not name.startswith(("IQ1", "IQ2", "IQ3")))

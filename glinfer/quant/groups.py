@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.quant.block_bytes import Bytes, parts_of
 from glinfer.quant.coded import CODED, Coded, codes_in_order, codes_with_signs, decoded, encoded
 from glinfer.quant.formats import (
     BLOCK_GROUPS,
@@ -44,7 +45,6 @@ from glinfer.quant.formats import (
     block_format,
     group_form,
 )
-from glinfer.quant.parts import Bytes, parts_of
 
 Words = npt.NDArray[np.uint32]
 

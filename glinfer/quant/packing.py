@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from glinfer.quant.block_bytes import Bytes
 from glinfer.quant.formats import block_format
 from glinfer.quant.groups import blocks_of_numbers
-from glinfer.quant.parts import Bytes
 from glinfer.quant.tables import IQ4_TABLE
 
 Floats = npt.NDArray[np.float32]

@@ -12,7 +12,7 @@ from glinfer.server.errors import ApiError
 from glinfer.server.json_text import parsed_json
 from glinfer.server.limits import LIMITS, Several, Strict
 from glinfer.server.served import Served
-from glinfer.structured.parts import Schemas
+from glinfer.structured.calls import Schemas
 from glinfer.structured.structure import ANY_OBJECT
 from glinfer.structured.tagged import TagForm
 from glinfer.structured.tools import FORMS, NO_ARGUMENTS, CallForm, MessageForm, call_grammar, tool_form

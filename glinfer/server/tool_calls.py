@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from glinfer.server.generation import new_id
+from glinfer.structured.calls import CallParser, ToolPart
 from glinfer.structured.gemma import GemmaArguments
-from glinfer.structured.parts import CallParser, ToolPart
 from glinfer.structured.tagged import TagForm, TagParser
 from glinfer.structured.tools import FORMS, CallForm, ToolForm, ToolParser
 from glinfer.text.reply import ChatPart

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from glinfer.structured.parts import TEXT, Schemas
+from glinfer.structured.calls import TEXT, Schemas
 from glinfer.structured.values import VALUES, SchemaRules
 
 OPENING, _CLOSING, _QUOTE = "<|tool_call>", "<tool_call|>", '<|"|>'

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from glinfer.errors import StructureError
-from glinfer.structured.parts import Schemas, written_schema
+from glinfer.structured.calls import Schemas, written_schema
 from glinfer.structured.values import NOTES, VALUES, SchemaRules
 
 # The escape of a letter is not half a surrogate pair.

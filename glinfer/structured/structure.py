@@ -94,8 +94,17 @@ def _schema_text(given: object) -> str:
         given = {}
     if not isinstance(given, Mapping):
         raise StructureError(f"json_schema is {type(given).__name__}; expected an object, or its JSON as text")
+    _check_sizes(given)
+    try:
+        return named_by_patterns(json.dumps(given, ensure_ascii=False, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise StructureError(f"json_schema cannot be written as JSON: {error}") from None
+
+
+def _check_sizes(schema: Mapping[Any, Any]) -> None:
+    """Refuse a schema with too many values or properties, or with too much nesting."""
     properties = 0
-    for number, (depth, value) in enumerate(_values(given)):
+    for number, (depth, value) in enumerate(_values(schema)):
         if number > MAX_STRUCTURE_BYTES:  # each value takes a byte, unless it contains itself
             raise StructureError(f"json_schema has more than {MAX_STRUCTURE_BYTES} values; expected fewer")
         if depth > MAX_STRUCTURE_DEPTH:
@@ -104,10 +113,6 @@ def _schema_text(given: object) -> str:
             properties += len(value["properties"])
     if properties > MAX_SCHEMA_PROPERTIES:
         raise StructureError(f"json_schema has {properties} properties; expected at most {MAX_SCHEMA_PROPERTIES}")
-    try:
-        return named_by_patterns(json.dumps(given, ensure_ascii=False, allow_nan=False))
-    except (TypeError, ValueError) as error:
-        raise StructureError(f"json_schema cannot be written as JSON: {error}") from None
 
 
 def _values(given: object) -> Iterator[tuple[int, object]]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from glinfer.errors import StructureError
-from glinfer.structured.parts import CallParser, Schemas, ToolPart, called_or_text, spelled, until, written_schema
+from glinfer.structured.calls import CallParser, Schemas, ToolPart, called_or_text, spelled, until, written_schema
 
 _KNOWN = {"type", "enum", "title", "description", "default", "examples"}
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from glinfer.errors import StructureError
+from glinfer.structured.calls import TEXT, CallParser, Schemas, ToolPart, called_or_text, spelled, written_schema
 from glinfer.structured.gemma import OPENING, gemma_grammar
-from glinfer.structured.parts import TEXT, CallParser, Schemas, ToolPart, called_or_text, spelled, written_schema
 from glinfer.structured.python_calls import PythonArguments, python_rules
 from glinfer.structured.tagged import TAG_FORMS, TagForm, tagged_grammar
 

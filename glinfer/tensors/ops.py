@@ -15,16 +15,7 @@ from glinfer.tensors.sorting import Sorting
 
 
 class Ops(
-    Activations,
-    Attention,
-    Assignment,
-    Embeddings,
-    Normalizations,
-    Reductions,
-    Backward,
-    Positions,
-    Sequences,
-    Sorting,
+    Activations, Attention, Assignment, Embeddings, Normalizations, Reductions, Backward, Positions, Sequences, Sorting
 ):
     """The kernels of a device, listed in docs/kernels.md; :class:`Attention` includes products, sums and copies.
 

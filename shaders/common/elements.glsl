@@ -23,14 +23,3 @@ ELEMENTS joined(ELEMENTS low, ELEMENTS high, int shift) {
     ELEMENTS even = far ? ELEMENTS(low.zw, high.xy) : low;
     return odd ? ELEMENTS(even.yzw, far ? high.z : high.x) : even;
 }
-
-// y with zeros from column OUT_COLS on.
-ELEMENTS padded(ELEMENTS y, int texel) {
-#if OUT_COLS % 4 == 0
-    return y;
-#else
-    bvec4 inside = lessThan(columns_of(texel), ivec4(OUT_COLS));
-    ELEMENT none = ELEMENT(0);
-    return ELEMENTS(inside.x ? y.x : none, inside.y ? y.y : none, inside.z ? y.z : none, inside.w ? y.w : none);
-#endif
-}

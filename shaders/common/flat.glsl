@@ -25,7 +25,10 @@ ivec4 columns_of(int texel) {
     return 4 * texel + ivec4(0, 1, 2, 3);
 }
 
-// y with zeros in the padding, from column `cols` on.
+// y with zeros in the padding, from column `cols` on; rows of whole texels have none.
 vec4 trimmed(vec4 y, int texel, int cols) {
-    return mix(vec4(0.0), y, lessThan(columns_of(texel), ivec4(cols)));
+    return cols % 4 == 0 ? y : mix(vec4(0.0), y, lessThan(columns_of(texel), ivec4(cols)));
+}
+ivec4 trimmed(ivec4 y, int texel, int cols) {
+    return cols % 4 == 0 ? y : y * ivec4(lessThan(columns_of(texel), ivec4(cols)));
 }

@@ -50,8 +50,6 @@ vec4 finished(vec4 sum, ivec2 at) {
     v = mix(v, vec4(MASKED), lessThanEqual(columns_of(at.y), ivec4(offset + at.x % M - WINDOW)));
 #endif
 #endif
-#if OUT_COLS % 4
     v = trimmed(v, at.y, OUT_COLS);
-#endif
     return v;
 }

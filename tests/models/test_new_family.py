@@ -20,8 +20,7 @@ from glinfer.families import FAMILIES
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import HuggingFace
 from glinfer.families.layer import LayerConfig, NormPlaces
-from glinfer.families.names import GGUF_NAMES, Names
-from glinfer.families.qwen3_moe import EXPERT_NAMES
+from glinfer.families.names import EXPERT_NAMES, GGUF_NAMES, Names
 from glinfer.families.record import Family
 from glinfer.formats import Checkpoint, load_checkpoint, random_checkpoint, save_checkpoint
 from glinfer.formats.gguf.split import read_gguf_file

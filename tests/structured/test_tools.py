@@ -16,9 +16,9 @@ from template_models import byte_library, write_other
 
 from glinfer.errors import StructureError
 from glinfer.structured import compiler as compiler_module
+from glinfer.structured.calls import CallParser, ToolPart
 from glinfer.structured.compiler import Compiler
 from glinfer.structured.gemma import GemmaArguments
-from glinfer.structured.parts import CallParser, ToolPart
 from glinfer.structured.structure import Structure
 from glinfer.structured.tagged import TagForm, TagParser
 from glinfer.structured.tools import FORMS, NO_ARGUMENTS, MessageForm, ToolForm, ToolParser, call_grammar, tool_form

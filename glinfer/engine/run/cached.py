@@ -22,6 +22,7 @@ from glinfer.kernels.fused.changes import AHEAD, change_word
 from glinfer.kernels.fused.delta import SPAN, snapshot_slots
 from glinfer.kernels.fused.low_rank import ADAPTER
 from glinfer.kernels.fused.sample import best_candidate, best_candidates, ordinary, unsure
+from glinfer.kernels.noise import Drawn
 from glinfer.lower.fused.caches import delta_layers
 from glinfer.lower.fused.choice import STEPS
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
@@ -229,40 +230,19 @@ class CachedSession(DecodeSession):
         if isinstance(sampler, OwnSampler) or not self.chooses(options) or (passes and self._logits is not None):
             return super()._choose(1, sampler)
         self._catch_up()
-        count = self._alike(count)
-        values, first, step = self._values, len(self._ids) - 1, sampler.step
+        first, count = len(self._ids) - 1, self._alike(count)
         if passes:
             # Prefill has half computed the last prompt token; an unsure choice must not rerun it from the start.
             most = min(AHEAD if options.penalises else STEPS, self._bound.plan.rewinds or STEPS)
             count = min(count, 1 if self._residual_tokens else self._run_length, most)
-        choice, draws = self._choice(options) if passes else None, sampler.draws(count)
-        if choice is not None:
-            words = [change_word(number, number) for number in range(count)] if options.penalises else ()
-            choice.write([0] * count, [options] * count, draws, changes=words)
-        values["noise"] = 0.0 if options.greedy else 1.0
-        values["inverse_temperature"] = options.inverse_temperature
-        self._picks.fill(math.nan)  # which the driver leaves there if it drops a draw
-        try:
-            for number, draw in enumerate(draws):
-                values["noise_key"] = 0 if draw is None else draw[0]
-                token, last = -1 if number else self._ids[first], number == count - 1
-                self._run(first + number, token, None if choice is None else self._head, read=last)
-                if choice is not None:
-                    choice.run(1, row=number, slot=first + number, read=last)
-                sampler.advance()
-                if number % _QUEUED == 0:
-                    self._bound.device.limit_queue()
-            chosen: list[int] = []
-            found = self._candidates(first, count)
-            tokens, _, doubts = best_candidates(found)
-            for token, candidates, sound, doubt in zip(tokens, found, ordinary(found), doubts, strict=True):
-                if passes and doubt:
-                    break
-                chosen.append(int(token) if sound else self._chosen(candidates, chosen))
-        except BaseException:
-            sampler.step = step  # nothing was chosen
-            raise
-        sampler.step = step + len(chosen)
+        self._run_ahead(first, sampler.draws(count), options, self._choice(options) if passes else None)
+        found, chosen = self._candidates(first, count), list[int]()
+        tokens, _, doubts = best_candidates(found)
+        for token, candidates, sound, doubt in zip(tokens, found, ordinary(found), doubts, strict=True):
+            if passes and doubt:
+                break
+            chosen.append(int(token) if sound else self._chosen(candidates, chosen))
+        sampler.step += len(chosen)
         self._append(chosen)
         self._cached = first + len(chosen)
         if len(chosen) == count:
@@ -273,6 +253,24 @@ class CachedSession(DecodeSession):
             self._run_head()
         self._cached = len(self._ids)
         return chosen + self._append([self._sampled(self._read_logits(), sampler)])
+
+    def _run_ahead(self, first: int, draws: list[Drawn], options: SamplingOptions, choice: Choice | None) -> None:
+        """Run a token for each of ``draws``; the GPU chooses each next token, with ``choice`` by further passes."""
+        count, values = len(draws), self._values
+        if choice is not None:
+            words = [change_word(number, number) for number in range(count)] if options.penalises else ()
+            choice.write([0] * count, [options] * count, draws, changes=words)
+        values["noise"] = 0.0 if options.greedy else 1.0
+        values["inverse_temperature"] = options.inverse_temperature
+        self._picks.fill(math.nan)  # which the driver leaves there if it drops a draw
+        for number, draw in enumerate(draws):
+            values["noise_key"] = 0 if draw is None else draw[0]
+            token, last = -1 if number else self._ids[first], number == count - 1
+            self._run(first + number, token, None if choice is None else self._head, read=last)
+            if choice is not None:
+                choice.run(1, row=number, slot=first + number, read=last)
+            if number % _QUEUED == 0:
+                self._bound.device.limit_queue()
 
     def _choose_allowed(self, allowed: Callable[[], Words], sampler: Sampler) -> int:
         if self._logits is not None or isinstance(sampler, OwnSampler):
@@ -304,8 +302,8 @@ class CachedSession(DecodeSession):
         runs = self._companions.drafted(len(draws))
         options = sampler.options if gpu_chooses(sampler.options, changes=False) else None
         self._reach(first, len(draws))
-        how = {"long": self._long, "back": self._back}
-        runs.choose([self._ids[first], *draft], first, options, draws, self.adapter, **how)
+        ids, long, back = [self._ids[first], *draft], self._long, self._back
+        runs.choose(ids, first, options, draws, self.adapter, long=long, back=back)
         self.drafted += len(draft)
         candidates = None if options is None else runs.candidates(len(draws))
         chosen: list[int] = []

@@ -10,15 +10,7 @@ from typing import Any
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
-from glinfer.formats.adapters.adapter import (
-    Adapter,
-    FloatArray,
-    LowRank,
-    Pair,
-    adaptable,
-    low_ranks,
-    refused_name,
-)
+from glinfer.formats.adapters.adapter import Adapter, FloatArray, LowRank, Pair, adaptable, low_ranks, refused_name
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.file import GgufTensor, read_gguf_part
 from glinfer.formats.gguf.model import is_by_key, rows_from_file

@@ -133,20 +133,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         "tie_word_embeddings": head not in file.tensors,
     }
     if family.experts:
-        fields["num_experts"], fields["num_experts_per_tok"] = map(keys.whole, ("expert_count", "expert_used_count"))
-        fields["norm_topk_prob"], fields["use_expert_bias"] = True, bool(family.names.expert_bias)
-        if family.sigmoid_router:
-            keys.only("expert_gating_func", (SIGMOID,))
-        if "num_dense_layers" in family.usual:
-            fields["num_dense_layers"] = keys.whole("leading_dense_block_count", 0, least=0)
-            fields["dense_intermediate_size"] = keys.whole("feed_forward_length")
-        if family.shared_expert:
-            fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
-        if "shared_intermediate_size" in family.usual:
-            count = keys.whole("expert_shared_count", 0, least=0)
-            wide = count * fields["intermediate_size"] or None
-            none = keys.given("expert_shared_count") and not count
-            fields["shared_intermediate_size"] = 0 if none else keys.whole(form.shared_key, wide)
+        fields |= _expert_fields(family, keys, fields["intermediate_size"])
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
     elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
@@ -160,6 +147,28 @@ def config_of(file: GgufFile) -> ModelConfig:
         config = ModelConfig(**fields)
     check_scaling(config, label)
     return config
+
+
+def _expert_fields(family: Family, keys: Keys, width: int) -> Fields:
+    """The settings of experts of this ``width``."""
+    found: Fields = {
+        "num_experts": keys.whole("expert_count"),
+        "num_experts_per_tok": keys.whole("expert_used_count"),
+        "norm_topk_prob": True,
+        "use_expert_bias": bool(family.names.expert_bias),
+    }
+    if family.sigmoid_router:
+        keys.only("expert_gating_func", (SIGMOID,))
+    if "num_dense_layers" in family.usual:
+        found["num_dense_layers"] = keys.whole("leading_dense_block_count", 0, least=0)
+        found["dense_intermediate_size"] = keys.whole("feed_forward_length")
+    if family.shared_expert:
+        found["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, width)
+    if "shared_intermediate_size" in family.usual:
+        count = keys.whole("expert_shared_count", 0, least=0)
+        none = keys.given("expert_shared_count") and not count
+        found["shared_intermediate_size"] = 0 if none else keys.whole(family.in_gguf.shared_key, count * width or None)
+    return found
 
 
 def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -> Fields:
@@ -202,12 +211,7 @@ def _share(turned: int, head_dim: int) -> float:
 
 
 def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
-    """RoPE scaling in the form of Hugging Face's settings; see :mod:`glinfer.kernels.rotary`.
-
-    llama.cpp multiplies YaRN's usual attention factor by the file's. The betas, and the ends of the ramp between them,
-    are the model's own, as in the file. llama.cpp uses betas of 32 and 1 for all of these architectures, and ends the
-    ramp at whole pairs.
-    """
+    """RoPE scaling in the form of Hugging Face's settings; see :mod:`glinfer.kernels.rotary`."""
     if set(LONG_FACTORS.values()) <= file.tensors.keys():
         return {
             "rope_type": "longrope",
@@ -219,37 +223,15 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
     kind = keys.value("rope.scaling.type") or "linear"  # llama.cpp's choice if there is only a factor
     old = keys.value("rope.scale_linear")
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear") if old else 1.0)
-    found: dict[str, Any] = {}
-    if kind == "yarn":
-        original = keys.whole("rope.scaling.original_context_length", context)
-        found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
-        for side in ("fast", "slow"):
-            if keys.value(f"rope.scaling.yarn_beta_{side}") is not None:
-                found[f"beta_{side}"] = keys.number(f"rope.scaling.yarn_beta_{side}")
-        by = keys.number("rope.scaling.attn_factor", 1.0)
-        if keys.value(_YARN_LOG) and family.latent:
-            return found | dict.fromkeys(("mscale", "mscale_all_dim"), shortest(10 * keys.number(_YARN_LOG)))
-        if keys.value(_YARN_LOG):
-            by /= yarn_attention(factor, keys.number(_YARN_LOG))
-        if by != 1:
-            found["attention_factor"] = by * yarn_attention(factor)
-    elif kind == "linear" and factor != 1:
-        found = {"rope_type": "linear", "factor": factor}
-    elif kind not in ("none", "linear"):
+    if kind != "linear":
         keys.only("rope.scaling.type", ("none", "linear", "yarn"))
-    if family.scaled_queries and keys.value(_QUERY_BETA):
-        if kind != "yarn":
-            raise keys.refused("rope.scaling.type", f"yarn, as {_QUERY_BETA} is set")
-        found[QUERY_BETA] = keys.number(_QUERY_BETA)
+    if kind != "yarn" and family.scaled_queries and keys.value(_QUERY_BETA):
+        raise keys.refused("rope.scaling.type", f"yarn, as {_QUERY_BETA} is set")
+    found = _yarn(family, keys, factor, context) if kind == "yarn" else {}
+    if kind == "linear" and factor != 1:
+        found = {"rope_type": "linear", "factor": factor}
     if family.in_gguf.proportional:
-        factors = _factors(file, ROPE_FREQS, head_dim) if ROPE_FREQS in file.tensors else (1.0,)
-        turned = factors.count(1.0)
-        if not turned or factors[:turned] != (1.0,) * turned or min(factors[turned:], default=_STILL) < _STILL:
-            raise FormatError(
-                f"{file.source}: tensor {ROPE_FREQS!r} has other factors than 1 for the first pairs and {_STILL:g} or "
-                "more for the others, which is not supported; get another conversion"
-            )
-        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": turned / len(factors)}
+        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": _turning_share(file, head_dim)}
     if ROPE_FREQS not in file.tensors:  # if the architecture has no such tensor, check_names refuses it
         return found
     if found:
@@ -263,6 +245,39 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
         "factor": 1.0,
         "original_max_position_embeddings": context,
     }
+
+
+def _yarn(family: Family, keys: Keys, factor: float, context: int) -> dict[str, Any]:
+    """The settings of YaRN.
+
+    llama.cpp multiplies YaRN's usual attention factor by the file's. The betas, and the ends of the ramp between them,
+    are the model's own, as in the file. llama.cpp uses betas of 32 and 1 for all of these architectures, and ends the
+    ramp at whole pairs.
+    """
+    original = keys.whole("rope.scaling.original_context_length", context)
+    found: dict[str, Any] = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
+    for side in ("fast", "slow"):
+        if keys.value(f"rope.scaling.yarn_beta_{side}") is not None:
+            found[f"beta_{side}"] = keys.number(f"rope.scaling.yarn_beta_{side}")
+    if family.scaled_queries and keys.value(_QUERY_BETA):
+        found[QUERY_BETA] = keys.number(_QUERY_BETA)
+    by, log = keys.number("rope.scaling.attn_factor", 1.0), keys.value(_YARN_LOG) and keys.number(_YARN_LOG)
+    if log and family.latent:
+        return found | dict.fromkeys(("mscale", "mscale_all_dim"), shortest(10 * log))
+    by = by / yarn_attention(factor, log) if log else by
+    return found if by == 1 else {**found, "attention_factor": by * yarn_attention(factor)}
+
+
+def _turning_share(file: GgufFile, head_dim: int) -> float:
+    """The share of pairs that turn, the first ones, whose factors are 1."""
+    factors = _factors(file, ROPE_FREQS, head_dim) if ROPE_FREQS in file.tensors else (1.0,)
+    turned = factors.count(1.0)
+    if not turned or factors[:turned] != (1.0,) * turned or min(factors[turned:], default=_STILL) < _STILL:
+        raise FormatError(
+            f"{file.source}: tensor {ROPE_FREQS!r} has other factors than 1 for the first pairs and {_STILL:g} or "
+            "more for the others, which is not supported; get another conversion"
+        )
+    return turned / len(factors)
 
 
 def _factors(file: GgufFile, name: str, head_dim: int) -> tuple[float, ...]:
@@ -303,47 +318,15 @@ def metadata_of(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     }
     factors: Factors = {}
     if family.experts:
-        values[form.inner_key] = config.intermediate_size
-        values["expert_count"], values["expert_used_count"] = config.num_experts, config.num_experts_per_tok
-        if family.sigmoid_router:
-            values["expert_gating_func"] = SIGMOID
-        if family.names.expert_bias or "num_dense_layers" in family.usual:
-            values["leading_dense_block_count"] = config.num_dense_layers
-        if family.shared_expert:
-            values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
-        elif config.shared_intermediate_size:
-            values[form.shared_key] = config.shared_intermediate_size
+        values |= _expert_metadata(config)
     if family.rotary:
-        values[_KEY_HEADS] = config.num_key_value_heads
-        layers = [config.layer(layer) for layer in range(config.num_hidden_layers)]
-        if family.convolves:
-            values["shortconv.l_cache"] = max(1, config.conv_L_cache)
-        if any(each.convolves or each.mixing == "ssm" for each in layers):
-            values[_KEY_HEADS] = [config.num_key_value_heads if each.attends else 0 for each in layers]
-        if family.single:
-            values[_EPSILONS["layer"]] = config.layer_norm_eps  # llama.cpp asks for both
-            values["feed_forward_length"] = [config.intermediate_size if each.mlp else 0 for each in layers]
-        if family.scans:
-            values["rope.scaling.finetuned"] = any(each.rope is not None for each in layers)
-        values |= dict.fromkeys(("attention.key_length", "attention.value_length"), config.head_dim)
-        values["rope.dimension_count"] = config.rotary_dim
-        if form.sections:
-            pairs, (_, rows, cols) = config.rotary_dim // 2, form.sections
-            rows, cols = (round(pairs * each / sum(form.sections)) for each in (rows, cols))
-            values["rope.dimension_sections"] = [pairs - rows - cols, rows, cols, 0]
-        if family.delta_rule:
-            values.update(_delta_metadata(config))
-        values["rope.freq_base"] = config.rope_theta
-        if config.sliding_window and config.max_window_layers < config.num_hidden_layers:
-            values[WINDOW] = config.sliding_window
-        if config.rope_local_base_freq:
-            values["rope.freq_base_swa"] = config.rope_local_base_freq
+        values |= _rotary_metadata(config)
         try:
             scaling, factors = _scaling_metadata(config)
         except (KeyError, TypeError, ValueError, ArithmeticError):
             given = quoted(dict(config.rope_scaling))
             raise _refused(f"the settings of its rope scaling cannot be right: {given}") from None
-        values.update(scaling)
+        values |= scaling
     for field, (key, _) in form.scalars.items():
         values[key] = 1 / getattr(config, field) if field in form.inverted else getattr(config, field)
     values.update(form.further(config))
@@ -356,15 +339,65 @@ def _refused(words: str) -> InputError:
     return InputError(f"a GGUF file cannot hold this model: {words}")
 
 
+def _expert_metadata(config: ModelConfig) -> dict[str, Any]:
+    """The metadata for experts."""
+    family, form = config.family, config.family.in_gguf
+    values = {
+        form.inner_key: config.intermediate_size,
+        "expert_count": config.num_experts,
+        "expert_used_count": config.num_experts_per_tok,
+    }
+    if family.sigmoid_router:
+        values["expert_gating_func"] = SIGMOID
+    if family.names.expert_bias or "num_dense_layers" in family.usual:
+        values["leading_dense_block_count"] = config.num_dense_layers
+    if family.shared_expert:
+        values[SHARED_WIDTH] = config.shared_expert_intermediate_size or config.intermediate_size
+    elif config.shared_intermediate_size:
+        values[form.shared_key] = config.shared_intermediate_size
+    return values
+
+
+def _rotary_metadata(config: ModelConfig) -> dict[str, Any]:
+    """The metadata for layers with rotary positions, and for those beside them without attention."""
+    family, layers = config.family, [config.layer(layer) for layer in range(config.num_hidden_layers)]
+    values: dict[str, Any] = {
+        _KEY_HEADS: config.num_key_value_heads,
+        **dict.fromkeys(("attention.key_length", "attention.value_length"), config.head_dim),
+        "rope.dimension_count": config.rotary_dim,
+        "rope.freq_base": config.rope_theta,
+    }
+    if family.convolves:
+        values["shortconv.l_cache"] = max(1, config.conv_L_cache)
+    if any(each.convolves or each.mixing == "ssm" for each in layers):
+        values[_KEY_HEADS] = [config.num_key_value_heads if each.attends else 0 for each in layers]
+    if family.single:
+        values[_EPSILONS["layer"]] = config.layer_norm_eps  # llama.cpp asks for both
+        values["feed_forward_length"] = [config.intermediate_size if each.mlp else 0 for each in layers]
+    if family.scans:
+        values["rope.scaling.finetuned"] = any(each.rope is not None for each in layers)
+    if sections := family.in_gguf.sections:
+        pairs = config.rotary_dim // 2
+        rows, cols = (round(pairs * each / sum(sections)) for each in sections[1:])
+        values["rope.dimension_sections"] = [pairs - rows - cols, rows, cols, 0]
+    if family.delta_rule:
+        values |= _delta_metadata(config)
+    if config.sliding_window and config.max_window_layers < config.num_hidden_layers:
+        values[WINDOW] = config.sliding_window
+    if config.rope_local_base_freq:
+        values["rope.freq_base_swa"] = config.rope_local_base_freq
+    return values
+
+
 def _delta_metadata(config: ModelConfig) -> dict[str, Any]:
     """The metadata for layers with the delta rule or a scan."""
     layers, scans = range(config.num_hidden_layers), config.family.scans
+    name = f"the architecture {config.family.in_gguf.architecture}"
     if config.linear_key_head_dim != config.linear_value_head_dim and not scans:
-        raise _refused(f"the architecture {config.family.in_gguf.architecture} has values as long as keys")
+        raise _refused(f"{name} has values as long as keys")
     attending = [layer for layer in layers if config.layer(layer).delta is None]
     if len(attending) == len(layers):
-        part = "a scan" if scans else "the delta rule"
-        raise _refused(f"the architecture {config.family.in_gguf.architecture} has {part} in some layers")
+        raise _refused(f"{name} has {'a scan' if scans else 'the delta rule'} in some layers")
     interval = attending[0] + 1 if attending else config.num_hidden_layers + 1
     return {
         **({} if scans else {"full_attention_interval": interval}),

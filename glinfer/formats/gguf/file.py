@@ -40,8 +40,8 @@ from glinfer.limits import (
     MAX_GGUF_STRING_BYTES,
     MAX_REMOTE_HEADER_BYTES,
 )
+from glinfer.quant.block_bytes import Bytes
 from glinfer.quant.formats import BLOCK_FORMATS
-from glinfer.quant.parts import Bytes
 
 GGUF_MAGIC = b"GGUF"
 """The first four bytes of a GGUF file."""

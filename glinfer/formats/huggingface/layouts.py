@@ -29,9 +29,9 @@ from glinfer.formats.packed import GatheredTensor, PackedTensor
 from glinfer.formats.safetensors_file import FoundTensor, ScaledTensor, floats_of
 from glinfer.formats.tensors import StoredTensor
 from glinfer.graph.nodes import ModelTensor
+from glinfer.quant.block_bytes import Bytes, parts_of
 from glinfer.quant.formats import GROUP
 from glinfer.quant.ggml import MAX_EXPONENT
-from glinfer.quant.parts import Bytes, parts_of
 
 PADDED, TRANSPOSED, BY_KEY, ALTERNATING = "padded", "transposed", "by key", "alternating"
 BY_HEAD, ROW = "by head", "row"

@@ -21,7 +21,7 @@ from glinfer.formats.packed import GatheredTensor, PackedTensor
 from glinfer.formats.safetensors_file import STORED, FoundTensor, ScaledTensor, floats_of
 from glinfer.formats.tensors import StoredTensor
 from glinfer.graph.nodes import ModelTensor
-from glinfer.quant.parts import Bytes
+from glinfer.quant.block_bytes import Bytes
 from glinfer.quant.words import bfloat16_bits
 
 SCALE = "_scale"

@@ -20,7 +20,7 @@ from glinfer.formats.files import check_size, inside, opened, shown
 from glinfer.formats.json_files import check_plain_name, check_present
 from glinfer.formats.safetensors_file import FoundTensor, map_bytes
 from glinfer.limits import MAX_FILE_OFFSET
-from glinfer.quant.parts import Bytes
+from glinfer.quant.block_bytes import Bytes
 
 
 @dataclass(frozen=True)

@@ -144,9 +144,9 @@ class LoweringBase:
         self, name: str, x: RowInterleaved, cache: TensorSpec, kind: str = "", ring: int = 0, *, gated: bool = False
     ) -> None:
         """Draw the copy of rows, or of B · x, to their tokens' slots in a cache, or in rings of ``ring`` slots."""
-        how: dict[str, Any] = {"first": f"ring.{ring}" if ring else "position", "gated": gated}
-        how |= {"together": self.together and self.plan.max_rows > ring, "ring": (ring, self.every) if ring else None}
-        self.plan.draw(store_rows(self.in_rows(name, kind), x, cache, self.table, **how))
+        draw, first, of_ring = self.in_rows(name, kind), f"ring.{ring}" if ring else "position", (ring, self.every)
+        rings, together = of_ring if ring else None, self.together and self.plan.max_rows > ring
+        self.plan.draw(store_rows(draw, x, cache, self.table, first=first, together=together, ring=rings, gated=gated))
 
     def product(
         self, recipe: Recipe, x: Vectors | RawRows, out: RowInterleaved, *, raw: bool = False, **further: Any

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from glinfer.graph.nodes import Branch, DeltaMixing
 from glinfer.kernels.flat.delta import DELTA_EPS
 from glinfer.kernels.fused.delta import (
@@ -51,9 +49,8 @@ def draw_delta_rule(
     raw, mixed = (lowering.row_vector(f"{kind}.{part}", heads.mixed) for part in ("raw", "given"))
     weight, decay = (lowering.weight(f"{name}.{part}") for part in ("taps", "decay"))
     unit = not rows_in_order and not node.rule.scan
-    convolved = raw if solves else mixed
-    how: dict[str, Any] = {"length": taps, "eps": DELTA_EPS, "unit": unit}
-    lowering.plan.draw(delta_conv(run, projected, inputs, cache, weight, decay, convolved, **how))
+    to, eps = raw if solves else mixed, DELTA_EPS
+    lowering.plan.draw(delta_conv(run, projected, inputs, cache, weight, decay, to, length=taps, eps=eps, unit=unit))
     lowering.store(f"{name}.store", RowInterleaved((projected,)), inputs, ring=input_ring(taps))
     if solves:
         lowering.plan.draw(delta_unit(run, raw, mixed, eps=DELTA_EPS))

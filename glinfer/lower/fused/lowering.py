@@ -45,9 +45,9 @@ class Lowering(LoweringBase):
         """Draw the embeddings of tokens to the stream, or to ``out``."""
         table = f"{self.recipes.head().name}.weight" if self.recipes.table_is_head else "wte"
         wte, wpe, out = self.weight(table), self.weight_if_any("wpe"), out or self.hidden[0]
-        how: dict[str, Any] = {"scale": self.config.embedding_scale, "typed": bool(self.config.type_vocab_size)}
+        scale, typed, reads = self.config.embedding_scale, bool(self.config.type_vocab_size), (wte, wpe, self.picks)
         draw = self.in_slots("embed")
-        self.plan.draw(embed(draw, wte, wpe, self.picks, out, self.table, images=self.images, **how))
+        self.plan.draw(embed(draw, *reads, out, self.table, images=self.images, scale=scale, typed=typed))
         self.value(f"embed{self.centred}", View(self.config.hidden_size))
         self.embed_layers()
 
@@ -69,12 +69,12 @@ class Lowering(LoweringBase):
         if self.in_bytes or node.of.source is not None:  # the cache that the layer reads has no place for queries
             place = self.name_of("queries", layer)
             queries = self.by_row(layer, "attn.queries", self.qkv(layer), place, self.most_rows)
-        how: dict[str, Any] = {"rows": self.table, "stats": self.stats}
+        rows, stats = self.table, self.stats
         scores, values = (self.in_slots(f"h.{layer}.attn.{part}") for part in ("scores", "values"))
-        self.plan.draw(cached_scores(scores, cache, self.scores, heads, queries=queries, **how))
+        self.plan.draw(cached_scores(scores, cache, self.scores, heads, rows=rows, queries=queries, stats=stats))
         self.value(f"{to}.scores", View("slots", heads.count))
-        how["sinks"] = self.weight_if_any(f"h.{layer}.attn.sinks")
-        self.plan.draw(cached_values(values, self.scores, cache, mixed, heads, **how))
+        sinks = self.weight_if_any(f"h.{layer}.attn.sinks")
+        self.plan.draw(cached_values(values, self.scores, cache, mixed, heads, rows=rows, sinks=sinks, stats=stats))
         self.value(f"{to}.mixed", View(node.of.head_dim, heads.count, cols_apart=heads.floats))
         return RowInterleaved((mixed,)) if self.table is None else mixed
 
@@ -110,8 +110,9 @@ class Lowering(LoweringBase):
         mixed = None if ends else self.rows("conv.mixed", width)
         if mixed is not None:
             draw, taps = self.in_slots(f"{name}.mixed"), self.weight(f"{name}.taps")
-            how: dict[str, Any] = {"length": length, "every": self.every, "together": self.together}
-            self.plan.draw(short_conv(draw, x, inputs, taps, mixed, self.table, **how))
+            rows, every, together = self.table, self.every, self.together
+            conv = short_conv(draw, x, inputs, taps, mixed, rows, length=length, every=every, together=together)
+            self.plan.draw(conv)
             self.value(f"blocks.{layer}.conv.mixed", View(width))
         if self.together:
             self.store(f"{name}.store", x, inputs, ring=layout.every, gated=True)
@@ -161,8 +162,8 @@ class Lowering(LoweringBase):
         """Name queries, keys or values, which the last draw has written, ``straight`` into the cache or not."""
         dim = self.config.layer(layer).head_dim
         order = () if letter == "v" else tuple(map(int, self.recipes.turned_places(dim)))
-        how: dict[str, Any] = {"start": start, "order": order, "rows": "position" if straight else "only"}
-        self.value(f"blocks.{layer}.attn.{letter}", View(dim, heads, cols_apart=head_floats(dim), **how))
+        view = View(dim, heads, 0, head_floats(dim), start, order, rows="position" if straight else "only")
+        self.value(f"blocks.{layer}.attn.{letter}", view)
 
     def turning(self, layer: int, node: Attention) -> Turning | None:
         """The outputs that a layer turns by their positions or normalises; None where it does neither."""
@@ -243,9 +244,9 @@ class Lowering(LoweringBase):
         gates, hidden = self.rows("per_layer.gate", width), self.rows("per_layer.hidden", width)
         self.product(recipes[0], residual, gates, activation=self.config.hidden_act)
         table, gain = self.weight(f"h.{number}.per_layer.table"), self.weight("per_layer.gain")
-        how: dict[str, Any] = {"rows": self.table, "picks": self.picks, "layer": number}
-        draw, how["eps"] = self.in_slots(f"h.{number}.per_layer.hidden"), self.config.layer_norm_eps
-        self.plan.draw(per_layer_hidden(draw, gates, self.projected, gain, table, hidden, **how))
+        draw, eps = self.in_slots(f"h.{number}.per_layer.hidden"), self.config.layer_norm_eps
+        reads, rows, picks = (gates, self.projected, gain, table), self.table, self.picks
+        self.plan.draw(per_layer_hidden(draw, *reads, hidden, layer=number, eps=eps, rows=rows, picks=picks))
         self.value(f"blocks.{number}.per_layer.hidden", View(width))
         self.add(recipes[1], hidden, residual, out)
 
@@ -317,8 +318,9 @@ class Lowering(LoweringBase):
             )
         total, added = (self.branch, None) if post_norm else (out, apart_from(out, residual))
         assert total is not None
-        how: dict[str, Any] = {"residual": added, "alone": bool(post_norm), "rows": self.counted, "bias": bias}
-        self.plan.draw(mix_experts(draw, parts, choice, total, experts, **how))
+        rows, alone = self.counted, bool(post_norm)
+        mix = mix_experts(draw, parts, choice, total, experts, residual=added, rows=rows, alone=alone, bias=bias)
+        self.plan.draw(mix)
         if post_norm:
             gains = self.weight(f"{name}.post_norm")
             draw = self.in_slots(gains.name)

@@ -302,12 +302,11 @@ class ChunkLowering(_RowsLowering):
         """Draw the attention of a layer over its cache."""
         heads, table = self.recipes.heads(layer), self.table
         mixed = self.rows(self.name_of("attn.mixed", layer), heads.width)
-        how: dict[str, Any] = {"split": self.few and self.kernels.split_values}
-        how["sinks"] = self.weight_if_any(f"h.{layer}.attn.sinks")
+        sinks, split = self.weight_if_any(f"h.{layer}.attn.sinks"), self.few and self.kernels.split_values
         scores, values = (self.in_slots(f"h.{layer}.attn.{part}") for part in ("scores", "values"))
         self.plan.draw(
             tile_scores(scores, self.qkv(layer), cache, table, self.tiles, heads),
-            tile_values(values, self.tiles, cache, table, mixed, heads, **how),
+            tile_values(values, self.tiles, cache, table, mixed, heads, sinks=sinks, split=split),
         )
         return mixed
 
@@ -316,16 +315,16 @@ class ChunkLowering(_RowsLowering):
         if self.few:
             return super().norms_of(recipe, x)
         assert isinstance(x, RowInterleaved)
-        how: dict[str, Any] = {"centred": self.recipes.sums, "grouped": is_grouped(recipe.packing)}
+        centred, grouped = self.recipes.sums, is_grouped(recipe.packing)
         out = "row.norms" if x.slots == self.slots else "image.norms"
-        return {"norms": self.row_norms(f"{recipe.name}.norms", x, out, **how)}
+        return {"norms": self.row_norms(f"{recipe.name}.norms", x, out, centred=centred, grouped=grouped)}
 
-    def row_norms(self, name: str, x: RowInterleaved, out: str, *, centred: bool, **further: Any) -> TensorSpec:
+    def row_norms(self, name: str, x: RowInterleaved, out: str, *, centred: bool, grouped: bool = False) -> TensorSpec:
         """Draw the factors of the norms of rows."""
         shape = x.slots, norm_floats(self.targets, centred=centred)
         norms = self.plan.laid_out(out, "activation", BlockLayout.by_block(shape, self.max_texture_size))
-        how: dict[str, Any] = {"eps": self.config.layer_norm_eps, "centred": centred, **further}
-        self.plan.draw(row_norms(self.in_slots(name, "norms"), x, norms, **how))
+        draw, eps = self.in_slots(name, "norms"), self.config.layer_norm_eps
+        self.plan.draw(row_norms(draw, x, norms, eps=eps, centred=centred, grouped=grouped))
         return norms
 
     @property

@@ -46,10 +46,10 @@ from glinfer.kernels.spec import Array
 from glinfer.lower.ropes import padded_turns, rope_of
 from glinfer.lower.weights.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, Rows, channels_in_order, taken, weight_name
+from glinfer.quant.block_bytes import Bytes
 from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
 from glinfer.quant.ggml import integers_and_scales, words_of
 from glinfer.quant.groups import wide_words
-from glinfer.quant.parts import Bytes
 from glinfer.quant.threads import PIECE_WEIGHTS, in_threads
 from glinfer.quant.words import FILE_INTEGERS, encode, integer_words
 

@@ -18,14 +18,7 @@ from tokenizers import Regex, pre_tokenizers
 from glinfer.errors import FormatError
 from glinfer.families.settings import quoted
 from glinfer.formats.gguf.words import EXPRESSIONS
-from glinfer.limits import (
-    MAX_AROUND_PIECES,
-    MAX_STEP_CHARACTERS,
-    MAX_STEPS,
-    MAX_TEXT_GROWTH,
-    MAX_TOKEN_ID,
-    MAX_TOKENS,
-)
+from glinfer.limits import MAX_AROUND_PIECES, MAX_STEP_CHARACTERS, MAX_STEPS, MAX_TEXT_GROWTH, MAX_TOKEN_ID, MAX_TOKENS
 from glinfer.text.tokenizers.patterns import problem_of
 
 _PARTS = {

@@ -299,6 +299,19 @@ def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str],
         if not others or library.decoder is None:
             return from_byte_level, 0
         raise FormatError(f"{label}: its decoder has ByteLevel and {others[0]}; expected only ByteLevel; use token ids")
+    steps, prefix = _decoder_steps(entries, label)
+
+    def decode(text: str) -> bytes:
+        piece: Piece = text
+        for step in steps:
+            piece = step(piece)
+        return piece.encode() if isinstance(piece, str) else piece
+
+    return decode, prefix
+
+
+def _decoder_steps(entries: list[dict[str, Any]], label: str) -> tuple[list[Callable[[Piece], Piece]], int]:
+    """The steps of a decoder that makes spaces of ▁, and the number of spaces that the tokenizer puts before a text."""
     steps: list[Callable[[Piece], Piece]] = []
     prefix, spaces = 0, False
     for entry in entries:
@@ -321,14 +334,7 @@ def _decoder(library: tokenizers.Tokenizer, label: str) -> tuple[Callable[[str],
             )
     if not spaces:
         raise FormatError(f"{label}: its decoder makes no spaces; expected ByteLevel or ▁ for a space; use token ids")
-
-    def decode(text: str) -> bytes:
-        piece: Piece = text
-        for step in steps:
-            piece = step(piece)
-        return piece.encode() if isinstance(piece, str) else piece
-
-    return decode, prefix
+    return steps, prefix
 
 
 def _word_pieces(mark: str) -> Callable[[str], bytes]:

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from glinfer.kernels.spec import Array
+from glinfer.quant.block_bytes import Bytes
 from glinfer.quant.formats import BLOCK_FORMATS, block_format
 from glinfer.quant.ggml import dequantize
-from glinfer.quant.parts import Bytes
 from glinfer.tensors.device import Device
 from glinfer.tensors.tensor import Tensor
 from qa.kernels.cases.case import FLOATS, Check, Found, KernelCase, integers, normal, result, timed
