@@ -16,7 +16,16 @@ from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.defaults import merged
 from glinfer.engine.embed import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_tokens, whole_number
+from glinfer.engine.ids import (
+    Ids,
+    check_callback,
+    check_count,
+    check_ids,
+    check_keep,
+    check_tokens,
+    list_of_texts,
+    whole_number,
+)
 from glinfer.engine.logits import LogitChanges
 from glinfer.engine.option_names import check_options, named_options
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running
@@ -473,10 +482,8 @@ class Model(Inspected, Embeds, Chatting):
         self._require_unobserved("score")
         if isinstance(texts, str):
             return self.score([texts], stride=stride, lora=lora)[0]
-        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-            raise InputError(f"the texts are {type(texts).__name__}; expected a str or a list of texts")
         ids = []
-        for place, text in enumerate(texts):
+        for place, text in enumerate(list_of_texts(texts)):
             tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
             ids.append(check_tokens(f"text {place}", tokens, self.config, images=True))
         adapter = self.adapters.number(lora)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
-from glinfer.errors import PlanError
+from glinfer.errors import PlanError, check_flag
 from glinfer.gl.layouts.blocks import BLOCK_EDGE
 
 
@@ -62,6 +62,9 @@ class KernelOptions:
 
     def __post_init__(self) -> None:
         """Refuse values that no plan can be built with."""
+        for field in fields(self):
+            if field.type == "bool":
+                check_flag(field.name, getattr(self, field.name))
         if self.cover not in ("points", "quads"):
             raise PlanError(f"found cover {self.cover!r}; expected points or quads")
         for name, least in (

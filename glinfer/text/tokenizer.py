@@ -23,7 +23,7 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.trainers import BpeTrainer
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError, InputError, check_flag
 from glinfer.formats.files import AnyPath, check_path, inside, is_directory, opened
 from glinfer.formats.gab.bpe import BpeModel, is_merges_json, read_bpe, read_merges_json
 from glinfer.formats.gguf.file import is_gguf
@@ -162,6 +162,7 @@ class Tokenizer:
         Raises:
             InputError: the text has half a surrogate pair, which has no UTF-8 form.
         """
+        check_flag("allow_special", allow_special)
         return self._source.ids(encodable(text), allow_special=allow_special)
 
     @cached_property
