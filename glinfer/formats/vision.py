@@ -38,7 +38,7 @@ _SECTIONS, _DEEP = "rope.dimension_sections", (8, 16, 24)
 _LANCZOS, _BICUBIC, _RESCALE, _HALF = 1, 3, 1 / 255, (0.5, 0.5, 0.5)
 _CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 _SIZES = {"shortest_edge": (256**2, "min_pixels"), "longest_edge": (4096**2, "max_pixels")}
-_NONE = "this model has no image encoder; leave images out, or give llama.cpp's file of one: mmproj"
+_NONE = "this model has no image encoder; leave images out, or name llama.cpp's file of one by mmproj= (--mmproj)"
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,8 @@ def _schema_text(given: object) -> str:
     if given is True:
         given = {}
     if not isinstance(given, Mapping):
-        raise StructureError(f"json_schema is {type(given).__name__}; expected an object, or its JSON as text")
+        found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+        raise StructureError(f"json_schema is {found}; expected an object, its JSON as text, or a pydantic class")
     properties = 0
     for number, (depth, value) in enumerate(_values(given)):
         if number > MAX_STRUCTURE_BYTES:  # each value takes a byte, unless it contains itself
