@@ -150,6 +150,7 @@ class Model(Inspected, Embeds, Chatting):
         """The tokens that the tokenizer puts before every text."""
         return [] if self.tokenizer is None else self.tokenizer.around[0]
 
+    @named_options()
     def session(self, *, keep: SupportsIndex = 0) -> DecodeSession:
         """A new, empty sequence of tokens over the same weights; close it, or use it in a ``with`` block.
 
@@ -191,10 +192,12 @@ class Model(Inspected, Embeds, Chatting):
         self._require_open()
         return self.engine.forward(self._ids_of(prompt))
 
+    @named_options()
     def logits(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Logits [vocab] of the token after ``prompt`` (text or ids), float32; ``lora`` as in :meth:`stream`."""
         return self._holding(prompt, lora).logits()
 
+    @named_options()
     def probs(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Softmax probabilities [vocab] of the token after ``prompt``, float32; arguments as in :meth:`logits`."""
         return self._holding(prompt, lora).probs()

@@ -7,12 +7,11 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from copy import copy
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, SupportsIndex, TypeVar
 
-from glinfer.closing import Closing
 from glinfer.engine.chat import ChatReply, Chatting, TalkOptions
 from glinfer.engine.ids import Ids, check_callback, check_count
 from glinfer.engine.loading import load_model
@@ -146,7 +145,7 @@ class ThreadedModel(Chatting):
 
         def called(*given: Any, **options: Any) -> Any:
             result = self._submit(found, *given, **options).result()
-            if isinstance(result, (Closing, Iterator)):
+            if isinstance(result, (AbstractContextManager, Iterator)):
                 raise InputError(f"the result of {name}() belongs to the model's thread; use it in call()")
             return result
 

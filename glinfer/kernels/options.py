@@ -63,8 +63,11 @@ class KernelOptions:
     def __post_init__(self) -> None:
         """Refuse values that no plan can be built with."""
         for field in fields(self):
+            value = getattr(self, field.name)
             if field.type == "bool":
-                check_flag(field.name, getattr(self, field.name))
+                check_flag(field.name, value)
+            elif field.type == "int" and not isinstance(value, int):
+                raise PlanError(f"{field.name} is {value!r}; expected a whole number")
         if self.cover not in ("points", "quads"):
             raise PlanError(f"found cover {self.cover!r}; expected points or quads")
         for name, least in (

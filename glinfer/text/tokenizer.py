@@ -260,6 +260,8 @@ class Tokenizer:
         Raises:
             InputError: an id is not a whole number, or has no token.
         """
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+            raise InputError(f"the tokens are {type(ids).__name__}; expected a list of token ids")
         data = b"".join(map(self.token_bytes, ids))
         spaces = min(self._source.prefix, len(data) - len(data.lstrip(b" ")))
         return data[spaces:].decode("utf-8", errors="replace")

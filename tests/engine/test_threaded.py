@@ -150,6 +150,9 @@ def test_other_methods_run_on_the_thread(threaded: ThreadedModel, model: Model) 
         threaded.sampling = 3
     with pytest.raises(InputError, match=r"the result of session\(\) belongs to the model's thread; use it in call"):
         threaded.session()
+    for changed in (lambda: threaded.watch("*", print), lambda: threaded.patch("logits", abs)):
+        with pytest.raises(InputError, match=r"the result of (watch|patch)\(\) belongs to the model's thread"):
+            changed()
     with pytest.raises(InputError, match=r"has no option 'slot'; did you mean 'slots'\?"):
         ThreadedModel("small", slot=2)
     for name in ("agenerate", "astream", "achat", "astream_chat"):
