@@ -39,7 +39,7 @@ from glinfer.engine.stream import GeneratedText, TextStream, TokenStream, read_w
 from glinfer.engine.textures import TexturesReport
 from glinfer.engine.tour import Tour, recorded
 from glinfer.engine.vision import ImageEncoder
-from glinfer.errors import ContextError, InputError, StructureError
+from glinfer.errors import ContextError, InputError, StructureError, check_flag
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.program.plan import DrawTable, draw_table
@@ -529,6 +529,10 @@ class Model(Inspected, Embeds, Chatting):
         presence, frequency = options["presence_penalty"], options["frequency_penalty"]
         stop, stop_ids, top, function = (options[name] for name in ("stop", "stop_ids", "logprobs", "sampler"))
         prompt, form = request.prompt, request.form
+        if not isinstance(form, ChatForm | None):
+            raise InputError(f"form is {type(form).__name__}; expected what model.chat_form() returns")
+        if request.text is not None:
+            check_flag("text", request.text)
         if isinstance(prompt, str):
             prompt = self.require_tokenizer().encode(prompt)
         ids = check_ids(prompt, config)

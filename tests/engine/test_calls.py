@@ -79,6 +79,13 @@ def test_values_of_the_wrong_type_are_refused_in_a_line(small: Path, model: Mode
         (lambda it: model.watch("*", it).__enter__(), 5, "hook is int; expected a function"),
         (lambda it: model.patch(it, 1.0).__enter__(), 5, "found 5; expected names such as"),
         (lambda it: list(model.batch(it)), [request], "request 0: the options are int; expected a dict"),
+        (
+            lambda it: model.batch([glinfer.BatchRequest("x", form=it)]),
+            "chat",
+            "request 0: form is str; expected what ",
+        ),
+        (lambda it: model.batch([glinfer.BatchRequest("x", text=it)]), "no", "request 0: text is 'no'; expected True"),
+        (model.chat_ids, 5, "messages is int; expected text, or a list of role and content"),
         (lambda it: setattr(text, "chunk", it), 0, "chunk is 0; expected a whole number of at least 1"),
         (lambda it: setattr(chat, "system", it), 5, "the system prompt is int; expected text"),
         (lambda it: glinfer.load(small, strict=it), "no", "strict is 'no'; expected True or False"),
