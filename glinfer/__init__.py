@@ -154,8 +154,10 @@ def stream(path: str | PathLike[str], prompt: str | Ids, **options: Any) -> Text
     """
     loading, running = _split("stream()", options)
     from glinfer import load
+    from glinfer.engine.ids import check_callback
 
     then = running.pop("on_end", None)
+    check_callback("on_end", then)
     model = load(path, **loading)
 
     def close() -> None:

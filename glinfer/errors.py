@@ -101,6 +101,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
+def check_flag(name: str, value: object) -> None:
+    """Refuse a value that is neither a bool nor NumPy's, whose type is ``bool_`` before NumPy 2, with an InputError."""
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise InputError(f"{name} is {value!r}; expected True or False")
+
+
 def pip() -> str:
     """The command of this Python's pip: ``pip`` if a shell finds this one, else by the path of the interpreter."""
     import shlex  # only errors need these

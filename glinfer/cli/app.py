@@ -255,6 +255,14 @@ def _no_such_option(error: click.NoSuchOption) -> str:
     return f"No such option: {name}{hint}"
 
 
+def _as_typed(message: str, command: click.Command | None) -> str:
+    """Name the option that users type in a message that begins with a parameter of a command."""
+    name, verb, rest = message.partition(" is ")
+    typed = f"--{name.replace('_', '-')}"
+    known = command is not None and any(typed in each.opts for each in command.params)
+    return f"{typed}{verb}{rest}" if known else message
+
+
 def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
     """Run the command line of a group and return its exit status."""
 
@@ -268,7 +276,7 @@ def run(arguments: Sequence[str] | None = None, group: Commands = cli) -> int:
         )
         return int(status or 0)
     except GlinferError as error:
-        return complain(str(error))
+        return complain(_as_typed(str(error), group.commands.get(group.chosen)))
     except click.NoSuchOption as error:
         return complain(_no_such_option(error))
     except click.UsageError as error:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any, Literal, SupportsFloat, SupportsIndex, Ty
 
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import check_count
+from glinfer.engine.ids import check_callback, check_count
 from glinfer.engine.option_names import named_options
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.sampler import SamplerFunction
 from glinfer.engine.stream import CHUNK, GeneratedText, PartStream, TokenStream
-from glinfer.errors import InputError, counted
+from glinfer.errors import InputError, check_flag, counted
 from glinfer.families.settings import quoted
 from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole
 from glinfer.text.assembler import TextAssembler
@@ -174,6 +174,7 @@ class ChatSession:
 
     def set_think(self, think: bool) -> None:
         """Set whether the model thinks before later answers; InputError if it cannot on request."""
+        check_flag("think", think)
         form = self._conversation.template
         if think and form.think is None:
             raise InputError(form.no_think)
@@ -232,6 +233,7 @@ class ChatSession:
             raise InputError("found think and a structure, which thoughts do not match; leave out one of them")
         stop, then = given.pop("stop", ()), given.pop("on_end", None)
         TextAssembler(stop)  # checks ``stop`` before anything changes
+        check_callback("on_end", then)
         max_tokens = check_count("max_tokens", given.pop("max_tokens", MAX_TOKENS))
         context = self._model.config.max_position_embeddings
         reserve = min(max_tokens, max(1, context // 2)) if drop else 1

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import Ids, check_tokens, check_within
+from glinfer.engine.ids import Ids, check_tokens, check_within, list_of_texts
 from glinfer.engine.option_names import named_options
 from glinfer.engine.pace import Pace
 from glinfer.engine.progress import Progress, no_progress, run_steps
@@ -177,8 +177,8 @@ class Embedder:
             return text
         chosen = self.embedding.default_prompt if name is None else name
         if name is not None and name not in prompts:
-            known = f"expected {', '.join(map(repr, prompts))}" if prompts else "this model names none"
-            raise InputError(f"there is no prompt {name!r}; {known}; or give a text as prompt=… (--prompt)")
+            known = f"expected {' or '.join(map(repr, prompts))}" if prompts else "this model names no prompts"
+            raise InputError(f"prompt_name is {name!r}; {known}; for a text of your own, use prompt=… (--prompt)")
         return prompts.get(chosen, "")
 
     def encoded(self, texts: Sequence[str | Sequence[int]], before: str = "") -> list[EncodedText]:
@@ -314,7 +314,7 @@ class Embeds(Closing):
         self._require_open()
         one = isinstance(texts, str)
         request = self.embedder.request(
-            [texts] if isinstance(texts, str) else _listed(texts),
+            [texts] if isinstance(texts, str) else list_of_texts(texts),
             prompt_name=prompt_name,
             prompt=prompt,
             dimensions=dimensions,
@@ -340,8 +340,8 @@ class Embeds(Closing):
         """
         self._require_open()
         if not isinstance(self.engine, EncodeEngine):
-            return run_steps(self._answer_steps(query, _listed(texts)), on_progress)
-        request = self.embedder.rank_request(query, _listed(texts))
+            return run_steps(self._answer_steps(query, list_of_texts(texts)), on_progress)
+        request = self.embedder.rank_request(query, list_of_texts(texts))
         return run_steps(self.embedder.rank_steps(request), on_progress)
 
     def _answer_steps(self, query: str, texts: list[str]) -> Generator[tuple[int, int], None, list[Ranked]]:
@@ -368,10 +368,3 @@ class Embeds(Closing):
                 "this model generates text and makes no vectors; expected one that embeds texts, such as minilm"
             )
         return Embedder(self.engine, self.embedding, self.require_tokenizer)
-
-
-def _listed(texts: Iterable[str | Ids]) -> list[str]:
-    """Texts as a list; InputError if they are not an iterable of texts."""
-    if isinstance(texts, (str, bytes)) or not isinstance(texts, Iterable):
-        raise InputError(f"the texts are {type(texts).__name__}; expected a list of them")
-    return list(texts)  # type: ignore[arg-type]

@@ -61,6 +61,13 @@ def whole_numbers(what: str, values: Iterable[SupportsIndex], other: str = "") -
     return numbers
 
 
+def list_of_texts(texts: object) -> list[Any]:
+    """Several texts in their order; InputError for one text, and for values that have no order or are not iterable."""
+    if isinstance(texts, (str, bytes, Mapping, set, frozenset)) or not isinstance(texts, Iterable):
+        raise InputError(f"the texts are {type(texts).__name__}; expected a list of them")
+    return list(texts)
+
+
 def index_of(value: object) -> int:
     """A whole number of at least 0, or -1 for any other value."""
     try:

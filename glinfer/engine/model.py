@@ -16,7 +16,16 @@ from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.defaults import merged
 from glinfer.engine.embed import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_tokens, whole_number
+from glinfer.engine.ids import (
+    Ids,
+    check_callback,
+    check_count,
+    check_ids,
+    check_keep,
+    check_tokens,
+    list_of_texts,
+    whole_number,
+)
 from glinfer.engine.logits import LogitChanges
 from glinfer.engine.option_names import check_options, named_options
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running
@@ -30,7 +39,7 @@ from glinfer.engine.stream import GeneratedText, TextStream, TokenStream, read_w
 from glinfer.engine.textures import TexturesReport
 from glinfer.engine.tour import Tour, recorded
 from glinfer.engine.vision import ImageEncoder
-from glinfer.errors import ContextError, InputError, StructureError
+from glinfer.errors import ContextError, InputError, StructureError, check_flag
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.program.plan import DrawTable, draw_table
@@ -141,6 +150,7 @@ class Model(Inspected, Embeds, Chatting):
         """The tokens that the tokenizer puts before every text."""
         return [] if self.tokenizer is None else self.tokenizer.around[0]
 
+    @named_options()
     def session(self, *, keep: SupportsIndex = 0) -> DecodeSession:
         """A new, empty sequence of tokens over the same weights; close it, or use it in a ``with`` block.
 
@@ -182,10 +192,12 @@ class Model(Inspected, Embeds, Chatting):
         self._require_open()
         return self.engine.forward(self._ids_of(prompt))
 
+    @named_options()
     def logits(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Logits [vocab] of the token after ``prompt`` (text or ids), float32; ``lora`` as in :meth:`stream`."""
         return self._holding(prompt, lora).logits()
 
+    @named_options()
     def probs(self, prompt: str | Ids, *, lora: str | None = None) -> npt.NDArray[np.float32]:
         """Softmax probabilities [vocab] of the token after ``prompt``, float32; arguments as in :meth:`logits`."""
         return self._holding(prompt, lora).probs()
@@ -473,10 +485,8 @@ class Model(Inspected, Embeds, Chatting):
         self._require_unobserved("score")
         if isinstance(texts, str):
             return self.score([texts], stride=stride, lora=lora)[0]
-        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-            raise InputError(f"the texts are {type(texts).__name__}; expected a str or a list of texts")
         ids = []
-        for place, text in enumerate(texts):
+        for place, text in enumerate(list_of_texts(texts)):
             tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
             ids.append(check_tokens(f"text {place}", tokens, self.config, images=True))
         adapter = self.adapters.number(lora)
@@ -519,6 +529,10 @@ class Model(Inspected, Embeds, Chatting):
         presence, frequency = options["presence_penalty"], options["frequency_penalty"]
         stop, stop_ids, top, function = (options[name] for name in ("stop", "stop_ids", "logprobs", "sampler"))
         prompt, form = request.prompt, request.form
+        if not isinstance(form, ChatForm | None):
+            raise InputError(f"form is {type(form).__name__}; expected what model.chat_form() returns")
+        if request.text is not None:
+            check_flag("text", request.text)
         if isinstance(prompt, str):
             prompt = self.require_tokenizer().encode(prompt)
         ids = check_ids(prompt, config)

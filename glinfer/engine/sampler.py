@@ -82,7 +82,7 @@ class SamplingOptions:
         top_k = 0 if off else _whole("top_k", self.top_k, "a whole number of at least 1, or 0 or -1 for off")
         object.__setattr__(self, "top_k", top_k)
         if self.seed is not None:
-            object.__setattr__(self, "seed", _whole("seed", self.seed, "a whole number, 0 or more, or None"))
+            object.__setattr__(self, "seed", _whole("seed", self.seed, "a whole number of at least 0"))
 
     def _repr_html_(self) -> str:
         values = [(name, "fresh" if value is None else value) for name, value in asdict(self).items()]

@@ -188,12 +188,10 @@ class Scheduler(Closing):
 
     def cancel(self, sequence: Running) -> None:
         """End a sequence and free its place at once, unless it has ended; InputError if it is another scheduler's."""
-        if sequence.ended:
+        if isinstance(sequence, Running) and sequence.ended:
             return
-        if sequence not in self._seats and sequence not in self._line:
-            raise InputError(
-                "found a sequence of another scheduler; expected one that insert() of this scheduler returned"
-            )
+        if sequence not in (*self._seats, *self._line):
+            raise InputError("found no sequence of this scheduler; expected one that its insert() returned")
         self._leave(sequence, "cancelled")
 
     def results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:

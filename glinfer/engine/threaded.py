@@ -7,13 +7,12 @@ import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import AbstractContextManager, aclosing, suppress
 from copy import copy
 from inspect import signature
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, SupportsIndex, TypeVar
 
-from glinfer.closing import Closing
-from glinfer.engine.chat import ChatReply, Chatting
+from glinfer.engine.chat import ChatReply, Chatting, TalkOptions
 from glinfer.engine.ids import Ids, check_callback, check_count
 from glinfer.engine.loading import load_model
 from glinfer.engine.model import Model, StreamOptions
@@ -146,7 +145,7 @@ class ThreadedModel(Chatting):
 
         def called(*given: Any, **options: Any) -> Any:
             result = self._submit(found, *given, **options).result()
-            if isinstance(result, (Closing, Iterator)):
+            if isinstance(result, (AbstractContextManager, Iterator)):
                 raise InputError(f"the result of {name}() belongs to the model's thread; use it in call()")
             return result
 
@@ -182,10 +181,12 @@ class ThreadedModel(Chatting):
         """Continue a prompt; see :meth:`stream`. For many prompts, use several threads, or ``agenerate`` in tasks."""
         return read_whole(self.stream(prompt, **options))
 
+    @named_options(StreamOptions)
     def astream(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> AsyncGenerator[Any]:
         """:meth:`stream` for ``async for``. Cancelling the task, or ``aclose()``, frees its place."""
         return _pieces(self.stream, prompt, options)
 
+    @named_options(StreamOptions)
     async def agenerate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:
         """:meth:`generate`, awaited."""
         stream = await asyncio.to_thread(self.stream, prompt, **options)
@@ -193,13 +194,19 @@ class ThreadedModel(Chatting):
         found: list[Any] = [piece async for piece in _row_of(stream).pieces(stream)]
         return GeneratedText("".join(found), stream.stats) if isinstance(stream, TextStream) else found
 
-    def astream_chat(self, messages: str | Sequence[Message], **options: Any) -> AsyncGenerator[str]:
+    @named_options(TalkOptions)
+    def astream_chat(
+        self, messages: str | Sequence[Message], *, think: bool = False, **options: Unpack[TalkOptions]
+    ) -> AsyncGenerator[str]:
         """:meth:`stream_chat` for ``async for``; see :meth:`astream`."""
-        return _pieces(self.stream_chat, messages, options)
+        return _pieces(self.stream_chat, messages, {"think": think, **options})
 
-    async def achat(self, messages: str | Sequence[Message], **options: Any) -> ChatReply:
+    @named_options(TalkOptions)
+    async def achat(
+        self, messages: str | Sequence[Message], *, think: bool = False, **options: Unpack[TalkOptions]
+    ) -> ChatReply:
         """:meth:`chat`, awaited."""
-        stream = await asyncio.to_thread(self.stream_chat, messages, **options)
+        stream = await asyncio.to_thread(self.stream_chat, messages, think=think, **options)
         async for _ in _row_of(stream).pieces(stream):
             pass
         return stream.reply()

@@ -17,7 +17,7 @@ from glinfer.families.huggingface import SIZES, TANH, Fields
 from glinfer.families.record import Family
 from glinfer.families.settings import Settings, is_whole, quoted
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_blocks
-from glinfer.formats.files import AnyPath, described_by, is_directory, shown
+from glinfer.formats.files import AnyPath, check_path, described_by, is_directory, shown
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, is_gguf
 from glinfer.formats.gguf.model import checked_parts
 from glinfer.formats.gguf.split import read_gguf_file
@@ -38,7 +38,7 @@ _SECTIONS, _DEEP = "rope.dimension_sections", (8, 16, 24)
 _LANCZOS, _BICUBIC, _RESCALE, _HALF = 1, 3, 1 / 255, (0.5, 0.5, 0.5)
 _CLIP = {"image_mean": (0.48145466, 0.4578275, 0.40821073), "image_std": (0.26862954, 0.26130258, 0.27577711)}
 _SIZES = {"shortest_edge": (256**2, "min_pixels"), "longest_edge": (4096**2, "max_pixels")}
-_NONE = "this model has no image encoder; leave images out, or give llama.cpp's file of one: mmproj"
+_NONE = "this model has no image encoder; leave images out, or name llama.cpp's file of one by mmproj= (--mmproj)"
 
 
 @dataclass(frozen=True)
@@ -90,6 +90,7 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
         FormatError: the encoder of ``mmproj``, or of a supported Hugging Face model, is damaged or does not fit.
     """
     if mmproj is not None:
+        check_path("mmproj", mmproj)
         found: Vision | str = _in_gguf(mmproj)
     elif _has_config(path):
         found = _in_huggingface(path)
@@ -117,7 +118,7 @@ def _beside(path: Path) -> Vision | str:
     """The encoder in the only file of one beside a GGUF file."""
     files = sorted(each for each in path.parent.glob("*.gguf") if "mmproj" in each.name.lower() and each != path)
     if len(files) > 1:
-        return f"found {len(files)} image encoders beside the model; give the file of one: mmproj"
+        return f"found {len(files)} image encoders beside the model; name the file of one by mmproj= (--mmproj)"
     try:
         return _in_gguf(files[0]) if files else _NONE
     except FormatError as error:

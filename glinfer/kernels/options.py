@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
-from glinfer.errors import PlanError
+from glinfer.errors import PlanError, check_flag
 from glinfer.gl.layouts.blocks import BLOCK_EDGE
 
 
@@ -62,6 +62,12 @@ class KernelOptions:
 
     def __post_init__(self) -> None:
         """Refuse values that no plan can be built with."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type == "bool":
+                check_flag(field.name, value)
+            elif field.type == "int" and not isinstance(value, int):
+                raise PlanError(f"{field.name} is {value!r}; expected a whole number")
         if self.cover not in ("points", "quads"):
             raise PlanError(f"found cover {self.cover!r}; expected points or quads")
         for name, least in (

@@ -93,7 +93,8 @@ def _schema_text(given: object) -> str:
     if given is True:
         given = {}
     if not isinstance(given, Mapping):
-        raise StructureError(f"json_schema is {type(given).__name__}; expected an object, or its JSON as text")
+        found = f"the class {given.__name__}" if isinstance(given, type) else type(given).__name__
+        raise StructureError(f"json_schema is {found}; expected an object, its JSON as text, or a pydantic class")
     _check_sizes(given)
     try:
         return named_by_patterns(json.dumps(given, ensure_ascii=False, allow_nan=False))

@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 
 import numpy.typing as npt
 
-from glinfer.errors import InputError
+from glinfer.errors import InputError, check_flag
 from glinfer.kernels.published.linear import ACTIVATIONS
 from glinfer.kernels.spec import DrawSpec, TensorSpec
 from glinfer.tensors.passes import Passes
@@ -41,7 +41,7 @@ Build = Callable[..., None]
 class Group:
     """Kernels of one family, over the tensors of one device.
 
-    Every public method of a subclass is a kernel. Before it runs, arguments declared as Tensor are checked and
+    Every public method of a subclass is a kernel. Before it runs, arguments declared as Tensor or bool are checked and
     ``_passes`` starts its draws. Its errors become InputError and begin with its name, so checks leave the name out.
     """
 
@@ -116,12 +116,13 @@ class Group:
 
 
 def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method: check for tensors, start its draws, and if it fails release its results and name it."""
+    """Wrap a method: check for tensors and flags, start its draws, and if it fails release its results and name it."""
     signature = inspect.signature(method)
     parameters = list(signature.parameters.values())
     if parameters[-1].kind is inspect.Parameter.VAR_KEYWORD:
         signature = signature.replace(parameters=[*parameters[:-1], *_RESULT])
     declared = {each.name: each.annotation for each in signature.parameters.values() if each.annotation in _DECLARED}
+    flags = [each.name for each in signature.parameters.values() if each.annotation == "bool"]
 
     @named(method.__name__)
     @functools.wraps(method)
@@ -138,6 +139,9 @@ def _kernel(method: Callable[..., Any]) -> Callable[..., Any]:
             for each in value if many else [value]:
                 if each is not None or kind != "Tensor | None":
                     expect_tensor(name, each)
+        for name in flags:
+            if name in arguments:
+                check_flag(name, arguments[name])
         outer = group._passes
         try:
             with Passes(group._device, method.__name__) as group._passes:

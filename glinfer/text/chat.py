@@ -319,6 +319,7 @@ class TemplateChat(ChatForm):
         with_tools = self._template.takes_tools
         if tools and not with_tools:
             raise InputError(_NO_TOOLS)
+        _require_list(messages)
         for place, message in enumerate(messages):
             _role_and_content(place, message, _TOOL_FIELDS if with_tools else frozenset())
         last = messages[-1] if messages else {}
@@ -383,8 +384,7 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
     """
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    if not isinstance(messages, (list, tuple)):
-        raise InputError(f"messages is {type(messages).__name__}; expected text, or a list of role and content")
+    _require_list(messages)
     system, texts = "", list[str]()
     for place, message in enumerate(messages):
         role, content = _role_and_content(place, message)
@@ -399,6 +399,11 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
     if not texts:
         raise InputError("there is no user message; expected at least one")
     return system, texts
+
+
+def _require_list(messages: object) -> None:
+    if not isinstance(messages, (list, tuple)):
+        raise InputError(f"messages is {type(messages).__name__}; expected text, or a list of role and content")
 
 
 def check_last(texts: Sequence[str], *, continued: bool = False) -> None:

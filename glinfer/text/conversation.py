@@ -96,11 +96,11 @@ class Conversation:
                 think = think or self.template.begins_thoughts(ids)
                 self._open = newest, think, past[dropped:]
                 return ChatPrompt(ids, dropped, think)
-        what, mend = ("message takes", "shorten the message or reserve less")
+        what, mend = "message takes", "shorten the message" + " or ask for a shorter reply" * (reserve > 1)
         if not drop and past:
-            what, mend = ("messages take", "leave the oldest ones out")
+            what, mend = "messages take", "leave the oldest ones out"
         raise InputError(
-            f"the {what} {len(ids)} tokens and {reserve} are reserved for the reply, but the "
+            f"the {what} {len(ids)} tokens and the reply at least {reserve}, but the "
             f"context holds {self._context}; {mend}"
         )
 

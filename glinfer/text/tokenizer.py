@@ -23,7 +23,7 @@ from tokenizers.pre_tokenizers import Split
 from tokenizers.trainers import BpeTrainer
 
 from glinfer.config import ModelConfig
-from glinfer.errors import FormatError, InputError
+from glinfer.errors import FormatError, InputError, check_flag
 from glinfer.formats.files import AnyPath, check_path, inside, is_directory, opened
 from glinfer.formats.gab.bpe import BpeModel, is_merges_json, read_bpe, read_merges_json
 from glinfer.formats.gguf.file import is_gguf
@@ -162,6 +162,7 @@ class Tokenizer:
         Raises:
             InputError: the text has half a surrogate pair, which has no UTF-8 form.
         """
+        check_flag("allow_special", allow_special)
         return self._source.ids(encodable(text), allow_special=allow_special)
 
     @cached_property
@@ -259,6 +260,8 @@ class Tokenizer:
         Raises:
             InputError: an id is not a whole number, or has no token.
         """
+        if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
+            raise InputError(f"the tokens are {type(ids).__name__}; expected a list of token ids")
         data = b"".join(map(self.token_bytes, ids))
         spaces = min(self._source.prefix, len(data) - len(data.lstrip(b" ")))
         return data[spaces:].decode("utf-8", errors="replace")

@@ -213,7 +213,7 @@ def test_a_message_that_alone_is_too_long_is_refused_and_the_talk_goes_on(
 ) -> None:
     status, out, err = chat("x" * 200 + "\nhi\n", small, "--max-tokens", "3", "--temperature", "0")
     assert status == 2
-    assert err.startswith("glinfer: the message takes 203 tokens and 3 are reserved for the reply, but the context ")
+    assert err.startswith("glinfer: the message takes 203 tokens and the reply at least 3, but the context ")
     assert out.count("\n") == 1, "the reply to the other message"
     assert len(prompts) == 1
 

@@ -66,6 +66,8 @@ def test_a_reply_is_a_string_that_says_how_it_came_to_be(model: Model, prompts: 
     assert (reply.prompt_tokens, reply.tokens, reply.thinking) == (len(turn("hi")), 5, "")
     assert model.chat(HELLO) == reply
     assert prompts == [turn("hi")] * 2
+    request = glinfer.BatchRequest(model.chat_ids("hi"), {"temperature": 0}, form=model.chat_form())
+    assert [(each.text, each.stats.finish_reason) for each in model.batch([request])] == [("héy", "stop")]
     for other in (copy.deepcopy(reply), pickle.loads(pickle.dumps(reply))):
         assert isinstance(other, ChatReply)
         assert (other, other.finish_reason, other.tokens) == ("héy", "stop", 5)
@@ -145,7 +147,7 @@ REFUSED: list[tuple[Any, str]] = [
     ([{**HELLO[0], "tool_calls": []}], "message 0 has 'tool_calls'; expected only role and content"),
     ([{"role": "user", "content": "a\ud800"}], "half a surrogate pair"),
     ([SYSTEM, *HELLO], "this model's chat form does not support a system prompt"),
-    ("ab" * 40, "the message takes .* tokens and 1 are reserved for the reply, but the context holds 64; shorten"),
+    ("ab" * 40, "the message takes .* tokens and the reply at least 1, but the context holds 64; shorten the message$"),
     ([*TALK[:2], {"role": "user", "content": "a" * 55}], "the messages take .* the context holds 64; leave the old"),
 ]
 

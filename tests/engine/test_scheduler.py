@@ -410,8 +410,9 @@ class TestQueue:
     def test_cancelling_what_is_none_of_its_own(self, model: Model) -> None:
         with model.scheduler(slots=1) as one, model.scheduler(slots=1) as other:
             each = one.insert(BatchRequest([1], {"max_tokens": 3}))
-            with pytest.raises(InputError, match="found a sequence of another scheduler"):
-                other.cancel(each)
+            for unknown in (each, "a", {}):
+                with pytest.raises(InputError, match="found no sequence of this scheduler"):
+                    other.cancel(unknown)  # type: ignore[arg-type]
             assert not each.ended
 
     def test_bounds(self, model: Model) -> None:

@@ -136,8 +136,8 @@ class TestRefusals:
         refused: list[tuple[Any, str]] = [
             ([[1]], "text 0 has 1 token; expected at least 2, one to predict from another"),
             (["x" * 9, ""], "text 1 has 0 tokens; expected at least 2"),
-            (b"Once upon", "the texts are bytes; expected a str or a list of texts"),
-            (5, "the texts are int; expected a str or a list of texts"),
+            (b"Once upon", "the texts are bytes; expected a list of them"),
+            (5, "the texts are int; expected a list of them"),
             ([1, 2, 3], "text 0; expected a sequence of whole numbers"),
             ([[1, 2], [3, 300]], "token 1 of text 1 is 300; this vocabulary has ids 0 to 299"),
             ([[1, 2.0]], "text 0; expected a sequence of whole numbers"),

@@ -150,8 +150,16 @@ def test_other_methods_run_on_the_thread(threaded: ThreadedModel, model: Model) 
         threaded.sampling = 3
     with pytest.raises(InputError, match=r"the result of session\(\) belongs to the model's thread; use it in call"):
         threaded.session()
+    for changed in (lambda: threaded.watch("*", print), lambda: threaded.patch("logits", abs)):
+        with pytest.raises(InputError, match=r"the result of (watch|patch)\(\) belongs to the model's thread"):
+            changed()
     with pytest.raises(InputError, match=r"has no option 'slot'; did you mean 'slots'\?"):
         ThreadedModel("small", slot=2)
+    for name in ("agenerate", "astream", "achat", "astream_chat"):
+        with pytest.raises(InputError, match=rf"\A{name}\(\) has no option 'max_token'; did you mean 'max_tokens'"):
+            getattr(threaded, name)("x", max_token=3)
+    with pytest.raises(InputError, match=r"think is 'no'; expected True or False"):
+        threaded.achat("x", think="no")
     for waits in (lambda _: threaded.generate([1]), lambda _: threaded.close()):
         with pytest.raises(ContextError, match="this is the model's thread, which cannot wait for itself"):
             threaded.call(waits)

@@ -218,8 +218,8 @@ def test_bad_options_are_refused(engine: Engine) -> None:
         ({"tokens": 1.5}, "tokens is 1.5; expected 1 to 64"),
         ({"tokens": True}, "tokens is True; expected 1 to 64"),
         ({"prompt_tokens": 100}, "prompt_tokens is 100; expected 1 to 64"),
-        ({"tokens": 3, "prompt_tokens": 3}, "prompt_tokens and tokens cannot be combined"),
-        ({"growth": True, "prompt_tokens": 3}, "prompt_tokens and growth cannot be combined"),
+        ({"tokens": 3, "prompt_tokens": 3}, "found both --prompt-tokens and --tokens, which needs a single token"),
+        ({"growth": True, "prompt_tokens": 3}, "found both --prompt-tokens and --growth, which needs a single token"),
     ):
         with pytest.raises(InputError, match=complaint):
             profile(engine, **options)

@@ -194,7 +194,7 @@ class TestCommand:
             (
                 model,
                 {"--prompt-name": "x"},
-                "there is no prompt 'x'; this model names none; or give a text as prompt",
+                "--prompt-name is 'x'; this model names no prompts; for a text of your own, use prompt",
             ),
             (model, {"--context": "2"}, "texts are limited to 2 tokens"),
             (small, {}, "this model generates text"),

@@ -215,6 +215,10 @@ def test_names_of_properties_stand_anywhere(compiler: Compiler, words: Tokenizer
     ("given", "said"),
     [
         ({"json_schema": 5}, "json_schema is int; expected an object"),
+        (
+            {"json_schema": int},
+            "json_schema is the class int; expected an object, its JSON as text, or a pydantic class",
+        ),
         ({"json_schema": "[" * 100_000}, "json_schema is not JSON"),
         (
             {"json_schema": {"anyOf": [{"properties": {f"{part}{n}": {} for n in range(501)}} for part in "ab"]}},

@@ -91,6 +91,8 @@ REFUSED = {
     "ops.silu(x, out=x)": f"silu: out {TAKEN}",
     "ops.silu(x, out=x.reshape(2, 1, 3).reshape(2, 3))": f"silu: out {TAKEN}",
     "ops.silu(x, out=np.zeros(3))": "silu: out is ndarray; make a tensor of it with device.tensor(out)",
+    "ops.sum(x, keepdims='no')": "sum: keepdims is 'no'; expected True or False",
+    "ops.silu_gate(x, gate_first=0)": "silu_gate: gate_first is 0; expected True or False",
     "ops.scale(f(3, 0), 1.0, out=f(3, 1))": "scale: out is [3, 1] of float32; the result is [3, 0] of float32",
     "ops.add(x, x, out=x, dtype='float16')": "add: out is [2, 3] of float32; the result is [2, 3] of float16",
     "ops.softmax(f(3, 0), dtype='int32')": "softmax: dtype is int32; expected one of float32, float16",

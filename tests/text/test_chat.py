@@ -191,7 +191,7 @@ def test_the_newest_message_alone_exactly_full_and_one_over(template: ChatTempla
     with pytest.raises(InputError) as error:
         conversation.prompt("A" * 13, reserve=5)
     text = str(error.value)
-    assert all(words in text for words in ("takes 16 tokens", "5 are reserved", "holds 20", "shorten")), text
+    assert all(words in text for words in ("takes 16 tokens", "the reply at least 5", "holds 20", "shorten")), text
     conversation = filled(template, 40)
     before = conversation.turns
     with pytest.raises(InputError, match="takes 103 tokens"):
@@ -353,7 +353,7 @@ def test_the_oldest_turns_of_a_template_are_left_out_and_the_system_prompt_is_no
     assert sum(dropped) > 1
     assert len(conversation.turns) < 5
     assert tokenizer.decode(conversation.turns[-1].reply_ids) == "yes 4", "what follows the end is cut"
-    with pytest.raises(InputError, match=r"the message takes [0-9]+ tokens and 10 are reserved"):
+    with pytest.raises(InputError, match=r"the message takes [0-9]+ tokens and the reply at least 10"):
         conversation.prompt("x" * 200, reserve=10)
 
 

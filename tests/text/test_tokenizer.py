@@ -156,8 +156,15 @@ def test_what_cannot_be_encoded_or_decoded_is_one_line(tmp_path: Path) -> None:
             SMALL_TOKENIZER.decode([97, token])
         with pytest.raises(InputError, match=expected):
             SMALL_TOKENIZER.token_bytes(token)
-    for ids, kind in (([97.0], "float"), ("ab", "str")):
-        with pytest.raises(InputError, match=f"a token is {kind}; expected a whole number"):
+    for ids, words in (
+        ([97.0], "a token is float; expected a whole number"),
+        (["a"], "a token is str; expected a whole number"),
+        *(
+            (whole, f"the tokens are {type(whole).__name__}; expected a list of token ids")
+            for whole in ("ab", b"ab", 5)
+        ),
+    ):
+        with pytest.raises(InputError, match=words):
             SMALL_TOKENIZER.decode(ids)  # type: ignore[arg-type]
     for text in (3, None, b"ab", ["ab"]):
         for encode in (SMALL_TOKENIZER.encode, SMALL_TOKENIZER.encode_more):

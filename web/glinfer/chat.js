@@ -117,7 +117,7 @@ export class Conversation {
     }
     const [what, mend] = drop || !this.turns.length ? ["message takes", "shorten the message or ask for a shorter reply"] : ["messages take", "leave the oldest ones out"];
     throw new GlinferError(
-      `the ${what} ${ids.length} tokens and ${reserve} are reserved for the reply, but the context holds ${context}; ${mend}`,
+      `the ${what} ${ids.length} tokens and the reply at least ${reserve}, but the context holds ${context}; ${mend}`,
     );
   }
 

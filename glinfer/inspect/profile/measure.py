@@ -72,8 +72,8 @@ def profile(
     InputError if an option is invalid, or timestamps are unavailable.
     """
     if prompt_tokens is not None and (tokens is not None or growth):
-        other = "growth" if growth else "tokens"
-        raise InputError(f"prompt_tokens and {other} cannot be combined: {other} needs a single token; leave one out")
+        other = "--growth" if growth else "--tokens"
+        raise InputError(f"found both --prompt-tokens and {other}, which needs a single token; leave one out")
     device = engine.bound.device
     engine.forget_own()
     with ExitStack() as held:

@@ -58,7 +58,7 @@ class AdapterRanks:
             raise InputError(f"found {len(adapters)} adapters; expected at most {MAX_ADAPTERS}")
         for name in adapters:
             if not isinstance(name, str) or not name or name == BASE or not name.isprintable():
-                raise InputError(f"an adapter is named {name!r}; expected a name other than {BASE!r}, which is none")
+                raise InputError(f"an adapter is named {name!r}; expected a printable text other than {BASE!r}")
         ranks: dict[str, int] = {}
         for adapter in adapters.values():
             for weight, change in adapter.matrices.items():
