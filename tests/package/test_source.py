@@ -101,7 +101,6 @@ ALLOWED = {
     ("engine/tour.py", "import_module"),  # the exporter, a later room, when a notebook asks for the page
     # The one place that prints; the bars of rich; JSON on a pipe to the process that asked for it.
     ("terminal.py", "click.echo"),
-    ("server/errors.py", "click.echo"),  # of what is printable
     ("cli/common.py", "Console"),
     ("gl/cuda.py", "print"),
 }
