@@ -6,6 +6,7 @@ through :func:`emit`; a pipe gets a model's text unchanged.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import sys
@@ -28,13 +29,15 @@ def printable(text: str) -> str:
 def emit(text: str = "", *, err: bool = False, nl: bool = True, **style: Any) -> None:
     """Print a text on standard output or standard error, with the style of :func:`click.style`.
 
-    Text for a terminal or for standard error goes through :func:`printable`.
+    Text for a terminal or for standard error goes through :func:`printable`. Text that standard error cannot take, as
+    on a full disk, is lost: the work and its exit status do not depend on it.
     """
     import click  # slow to import; libraries use :func:`printable` alone
 
     if err or sys.stdout.isatty():
         text = printable(text)
-    click.echo(click.style(text, **style) if style and not os.environ.get("NO_COLOR") else text, err=err, nl=nl)
+    with contextlib.suppress(*[OSError] if err else []):
+        click.echo(click.style(text, **style) if style and not os.environ.get("NO_COLOR") else text, err=err, nl=nl)
 
 
 class PrintableStream:

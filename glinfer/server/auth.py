@@ -55,7 +55,7 @@ class Access:
             parts = urlsplit(origin)
         except ValueError:
             return False
-        return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower()
+        return parts.scheme in ("http", "https") and parts.netloc.lower() == host.lower() != ""
 
     def client(self, given: str) -> int | None:
         """The index of the key in an ``Authorization`` header, compared in constant time; None for other keys."""
@@ -117,15 +117,18 @@ def _key_of(given: str) -> bytes | None:
 
 
 def check_site(access: Access, headers: Headers) -> None:
-    """Refuse unknown hosts and origins; ApiError if the Host or the Origin is not allowed."""
-    host, origin = headers.get("host", ""), headers.get("origin")
-    if not access.knows_host(host):
+    """Refuse unknown hosts and origins; ApiError if the Host or the Origin is not allowed.
+
+    A request without a Host is HTTP/1.0 and not from a browser: the connection refuses others.
+    """
+    host, origin = headers.get("host"), headers.get("origin")
+    if host is not None and not access.knows_host(host):
         raise ApiError(
             f"the Host {host[:100]!r} is not allowed; use an address, or start the server with --allowed-host NAME",
             status=421,
             code="unknown_host",
         )
-    if origin is not None and not access.knows_origin(origin, host):
+    if origin is not None and not access.knows_origin(origin, host or ""):
         raise ApiError(
             f"pages of {origin[:100]!r} may not use this server; start it with --cors-origin ORIGIN",
             status=403,

@@ -1,7 +1,8 @@
 """Limits on the number and duration of connections, so that clients that hold them open cannot block others.
 
-Uvicorn itself closes only connections that are silent after an answer. A connection that sends a header one byte at a
-time, or never reads its answer, would stay open forever.
+Uvicorn itself closes only connections that are silent for five seconds after an answer. A connection that sends a
+header one byte at a time, or never reads its answer, would stay open forever. Here silence and slow headers have one
+deadline.
 """
 
 from __future__ import annotations
@@ -150,6 +151,9 @@ class BoundedConnection(HttpToolsProtocol):
             self._await_request()
         super().on_response_complete()
         self.data_received(b"")
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Keep a silent connection up to its deadline; clients and proxies that reuse it later would get an error."""
 
     def pause_writing(self) -> None:
         """Start the deadline of a client that does not read its answer."""

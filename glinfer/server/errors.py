@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-import click
 from starlette.responses import Response
 
 from glinfer import errors
 from glinfer.server.json_text import json_answer
-from glinfer.terminal import printable
+from glinfer.terminal import emit
 from glinfer.text.own_process import NotStartedError, ProcessError
 
 _OF_FILES = (errors.ConfigError, errors.FormatError, errors.HubError, errors.ShaderError)
@@ -81,5 +80,5 @@ def refused(error: errors.GlinferError, name: str, **how: Any) -> ApiError:
 
 def log(line: object) -> None:
     """Write a line to standard error, if it is still open."""
-    with suppress(OSError, ValueError):
-        click.echo(printable(f"glinfer: {line}"), err=True)
+    with suppress(ValueError):
+        emit(f"glinfer: {line}", err=True)

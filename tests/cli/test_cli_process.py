@@ -132,6 +132,17 @@ class TestOutput:
         found = one_line(shell(f"glinfer {line} > /dev/full", small))
         assert "cannot write the output: No space left on device" in found
 
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+    def test_full_standard_error_changes_no_exit_status(self, small: Path) -> None:
+        for line, status in (
+            ("generate $1 Once --max-tokens 2", 0),
+            ("generate $1 ''", 2),
+            ("generate --nosuch", 2),
+            ("generate $1 Once --max-tokens 2 > /dev/full", 2),
+        ):
+            done = shell(f"glinfer {line} 2> /dev/full", small)
+            assert (done.returncode, bool(done.stdout), done.stderr) == (status, not status, ""), line
+
     def test_closed_output_is_one_line(self, small: Path) -> None:
         found = one_line(shell("glinfer generate $1 Once --max-tokens 2 >&-", small))
         assert "cannot write the output: standard output is closed" in found

@@ -313,6 +313,20 @@ class TestSites:
             head = f"GET {place}/v1/models HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
             assert raw(served, head.encode()).startswith((b"HTTP/1.1 421 ", b"HTTP/1.1 400 ")), host
 
+    def test_a_request_without_host(self, served: Running) -> None:
+        """HTTP/1.0 has no Host; browsers always send one, which DNS rebinding needs."""
+        for version, more, status in (
+            ("1.0", "", b"200"),
+            ("1.0", "Host: localhost\r\n", b"200"),
+            ("1.0", "Host:\r\n", b"421"),
+            ("1.0", "Host: evil.example\r\n", b"421"),
+            ("1.0", "Origin: http://\r\n", b"403"),
+            ("1.0", "Origin: http://localhost\r\n", b"403"),
+            ("1.1", "", b"400"),
+        ):
+            answer = raw(served, f"GET /v1/models HTTP/{version}\r\n{more}\r\n".encode())
+            assert answer.split(b" ")[1] == status, (version, more)
+
     def test_no_other_site_may_read(self, served: Running) -> None:
         origin = {"Origin": "https://evil.example"}
         for path, method in itertools.product([*POSTS, *GETS], ("GET", "POST", "OPTIONS")):

@@ -93,6 +93,15 @@ class TestSlowClients:
         with connected(server) as made:
             assert made.recv(10) == b""
 
+    def test_silence_after_an_answer(self, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The header's time counts, which is long here; uvicorn's own limit is shorter."""
+        monkeypatch.setattr(server.server._uvicorn.config, "timeout_keep_alive", SHORT / 4)
+        with connected(server) as made:
+            for _ in range(2):
+                made.sendall(GET)
+                assert made.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+                time.sleep(SHORT)
+
     @pytest.mark.parametrize(
         ("head", "more"),
         [(GET, b"X-More: more\r\n"), (GET.replace(b"\r\n\r\n", b"\r\nContent-Length: 100000\r\n\r\n"), b"x")],

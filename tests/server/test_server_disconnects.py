@@ -35,9 +35,12 @@ def server(small: Path) -> Iterator[Running]:
         yield found
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: bool) -> None:
-    """The step that runs when the client goes is the last one that has it, and the next is of one who waits."""
+@pytest.mark.parametrize(("stream", "half"), [(True, False), (False, False), (False, True)])
+def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: bool, half: bool) -> None:
+    """The step that runs when the client goes is the last one that has it, and the next is of one who waits.
+
+    A client that closes only its sending side looks the same to TCP, and counts as gone.
+    """
     right = httpx.Client(timeout=DEADLINE, verify=False)
     steps.hold()
     steps.allow(5)
@@ -49,8 +52,12 @@ def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: 
     waiting = threading.Thread(target=right.post, args=(f"{server.url}/v1/completions",), kwargs={"json": LONG})
     waiting.start()
     server.wait(lambda: worker.live == 3)
-    asked.close()
+    if half:
+        asked.shutdown(socket.SHUT_WR)
+    else:
+        asked.close()
     server.wait(lambda: worker.live == 1)
+    asked.close()
     gone = [*scheduler._seats]
     steps.allow()
     server.wait(lambda: steps.begun == 7)
