@@ -51,7 +51,7 @@ export function startList(kept, handlers) {
   wide.addEventListener("change", fit);
   fit();
   $("delete-all").addEventListener("click", async () => {
-    const text = `Delete all ${kept.list.length} conversations? This cannot be undone.`;
+    const text = `Delete all conversations (${kept.list.length})? This cannot be undone.`;
     if ((await ask(text, { yes: "Delete all" })) !== null) handlers.clear();
   });
 }

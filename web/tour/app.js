@@ -2,9 +2,11 @@
 
 import { $, button, element, sentence } from "../page/elements.js";
 import { startTheme } from "../page/theme.js";
+import { GlinferError, checkTokens } from "../glinfer/errors.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { loadParts, progressInWords } from "../glinfer/loading.js";
 import { Model, textsFor } from "../glinfer/model.js";
+import { IdTokenizer } from "../glinfer/tokenizer.js";
 import { BreakPanel } from "./break_panel.js";
 import { CHAPTERS } from "./chapters.js";
 import { checkDraws } from "./checks.js";
@@ -94,10 +96,7 @@ class Tour {
 
   /** The tokens of the text; with no tokenizer the text has ids. */
   ids() {
-    const { tokenizer } = this.models[this.main];
-    const text = $("text").value;
-    if (!tokenizer) return text.split(/[\s,]+/).filter(Boolean).map(Number);
-    return tokenizer.encode(text);
+    return (this.models[this.main].tokenizer ?? new IdTokenizer()).encode($("text").value);
   }
 
   word(id) {
@@ -109,18 +108,16 @@ class Tour {
     return (this.last = this.last.catch(() => {}).then(job));
   }
 
-  /** Runs tokens with all plans that are loaded. */
-  run(ids) {
-    return this.alone(() => this.recordAll(ids));
+  /** Runs tokens, those of the form if left out, with all plans that are loaded. */
+  async run(ids = this.ids()) {
+    await this.alone(() => this.recordAll(ids));
   }
 
   async recordAll(ids) {
     $("problem").hidden = true;
-    const { context } = this.models[this.main];
-    if (!ids.length || ids.length > context || !ids.every((id) => Number.isInteger(id))) {
-      this.fail(new Error(`the text has ${ids.length} tokens; expected 1 to ${context}`));
-      return;
-    }
+    const { context, vocabulary } = this.models[this.main];
+    checkTokens(ids, vocabulary);
+    if (!ids.length || ids.length > context) throw new GlinferError(`the text has ${ids.length} tokens; expected 1 to ${context}`);
     this.bugs.heal();
     [this.tokens, this.token.token] = [ids, -1];
     for (const name of Object.keys(this.models)) await this.record(name);
@@ -293,7 +290,7 @@ class Tour {
     });
     $("form").addEventListener("submit", (event) => {
       event.preventDefault();
-      this.run(this.ids()).catch((error) => this.fail(error));
+      this.run().catch((error) => this.fail(error));
     });
     const keys = { ArrowRight: moves.forward, ArrowLeft: moves.back, Home: moves.first, End: moves.last };
     document.addEventListener("keydown", (event) => {

@@ -77,7 +77,7 @@ export const CHAPTERS = [
     title: "MLP",
     text: [
       "After attention, each token is processed by itself. A wide matrix compares its row with many patterns, called detectors.",
-      "The activation function lets strong matches through and blocks the rest. That is why most of this picture is pale.",
+      "The activation function lets strong matches through and blocks the rest. That is why most of this picture has little colour.",
       "The next matrix turns the open detectors into numbers, which are added to the stream. In most models, the MLPs hold most of the numbers.",
     ],
     view: "reference",

@@ -179,14 +179,14 @@ export class DrawPanel {
     const { text, origin } = assemble(fragment, defines, model.replay.shaders);
     const parts = [];
     text.split("\n").forEach((line, number) => {
-      const file = origin[number]?.[0];
+      const [file, from] = origin[number] ?? [];
       if (file === undefined) return;
-      if (parts.at(-1)?.file !== file) parts.push({ file, lines: [] });
+      if (parts.at(-1)?.file !== file) parts.push({ file, from, lines: [] });
       parts.at(-1).lines.push(line);
     });
-    $("source").replaceChildren(...parts.map(({ file, lines }) => {
+    $("source").replaceChildren(...parts.map(({ file, from, lines }) => {
       const code = element("pre", { tabIndex: 0, textContent: lines.join("\n") });
-      code.setAttribute("aria-label", `Lines of ${file}`);
+      code.setAttribute("aria-label", `Lines of ${file} from ${from}`);
       code.setAttribute("role", "region");
       if (file === fragment) return code;
       return element("details", {}, element("summary", { textContent: `${file}: ${lines.length} lines` }), code);

@@ -82,7 +82,7 @@ export class TokenPanel {
         this.showNext();
       });
       tell();
-      return element("label", {}, element("span", {}, label, " ", value), input);
+      return element("label", { htmlFor: input.id }, element("span", {}, label, " ", value), input); // else it names the output
     });
     return element("div", { className: "sliders" }, ...made);
   }
@@ -202,8 +202,8 @@ export class TokenPanel {
     const sampler = new Sampler({ temperature, topK, topP, seed });
     const largest = logits.reduce((most, each) => Math.max(most, each));
     const kept = new Set(sampler.greedy ? [logits.indexOf(largest)] : sampler.kept(logits, largest));
-    const weight = (id) => Math.exp((logits[id] - largest) / (sampler.greedy ? 1 : temperature));
-    const total = [...logits.keys()].reduce((sum, id) => sum + weight(id), 0);
+    const weight = (id) => (kept.has(id) ? Math.exp((logits[id] - largest) / (sampler.greedy ? 1 : temperature)) : 0);
+    const total = [...kept].reduce((sum, id) => sum + weight(id), 0);
     const key = sampler.noiseKey();
     const chosen = sampler.sample(logits);
     const order = [...logits.keys()].sort((one, other) => logits[other] - logits[one]);

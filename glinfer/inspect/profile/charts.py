@@ -179,8 +179,8 @@ def _memory(report: ProfileReport) -> Chart:
         bars.append(Bar(name, parts, megabytes(total)))
     kinds = ", ".join(f"{kind} {megabytes(size)}" for kind, size in sizes["kind"].items())
     caption = (
-        f"Every texture of the run, to scale by bytes, grouped by part of the model: {kinds}. Hover over a segment to "
-        "see its name and size."
+        f"Every texture of the run, to scale by bytes, grouped by part of the model: {kinds}. Hover over a segment, or "
+        "open “Every texture” below, for names and sizes."
     )
     legend = {kind: colour for kind, colour in TEXTURES.items() if kind in sizes["kind"]}
     return Chart("memory", "Texture memory", caption, legend, bars)

@@ -58,11 +58,12 @@ async function begin(options) {
   await goTo(0);
 }
 
-/** What axe-core finds fault with: each rule, and the elements. */
+/** What axe-core finds fault with: each rule, and the elements; fields too whose label is that of an <output> before them. */
 async function faults() {
   await page.evaluate(readFileSync(new URL("../../node_modules/axe-core/axe.min.js", import.meta.url), "utf8"));
   const { violations } = await page.evaluate(() => globalThis.axe.run(document, { resultTypes: ["violations"] }));
-  return violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 120)).join(" ")}`);
+  const nameless = await page.evaluate(() => [...document.querySelectorAll("input, select, textarea")].filter((each) => !each.labels.length && !each.ariaLabel).map(({ outerHTML }) => outerHTML));
+  return [...violations.map(({ id, nodes }) => `${id}: ${nodes.map(({ html }) => html.slice(0, 120)).join(" ")}`), ...nameless];
 }
 
 const KINDS = {

@@ -108,3 +108,7 @@ def test_axe_finds_nothing(folder: Path, browse: Callable[..., Browsed]) -> None
     page.do("open", (folder / "index.html").as_uri())
     page.do("wait", "#choice")
     assert page.do("axe", True) == []
+    page = browse(forcedColors="active")
+    page.do("open", (folder / "index.html").as_uri())
+    colours = "[...document.querySelectorAll('#choice span')].map((each) => getComputedStyle(each).backgroundColor)"
+    assert len(set(page.do("evaluate", colours))) == 2, "the chosen kind is seen where the system replaces colours"

@@ -12,7 +12,7 @@ from running_server import END, opening
 from scripted_models import scripted
 
 from glinfer.engine.random_model import demo_tokenizer
-from glinfer.export.site import export_web
+from glinfer.export.site import ExportedSite, export_web
 from glinfer.formats import save_checkpoint, write_bpe
 from qa.renderers.browsers import serving
 
@@ -197,6 +197,19 @@ def test_a_message_in_hebrew_ends_at_its_left(site: str, browse: Callable[..., B
     places = "['?', 'ם', 'ש'].map((letter) => left(text.data.indexOf(letter)))"
     found = page.do("evaluate", f"(() => {{ {text} const left = (at) => {{ {left} }}; return {places}; }})()")
     assert found == sorted(set(found)), "the question mark is left of the letters"
+
+
+def test_a_text_in_hebrew_goes_on_at_its_left(
+    bundled: Callable[[str], ExportedSite], browse: Callable[..., Browsed]
+) -> None:
+    with serving(bundled("q8").folder) as url:
+        page = opened(browse(), f"{url}?worker=0&offline=0&cache=0")
+        page.do("fill", "#length", "1")
+        send(page, "שלום")
+        page.do("evaluate", "document.querySelector('.answer').textContent = ' עולם'")
+        left = "['.answer', '.given'].map((part) => document.querySelector(part).getBoundingClientRect().left)"
+        found = page.do("evaluate", left)
+    assert found == sorted(set(found)), "the answer is left of the text"
 
 
 def test_conversations_are_kept_named_and_deleted(site: str, browse: Callable[..., Browsed]) -> None:

@@ -73,3 +73,7 @@ def test_axe_finds_nothing_and_paper_has_what_the_captions_name(
     for selector in (".bars i", ".bars b", ".block"):
         style = f"getComputedStyle(document.querySelector({selector!r})).printColorAdjust"
         assert page.do("evaluate", style) == "exact", selector
+    page = browse(forcedColors="active")
+    page.do("open", found["address"])
+    parts = "[...document.querySelectorAll('.bars i')].map((each) => getComputedStyle(each).backgroundColor)"
+    assert len(set(page.do("evaluate", parts))) > 2, "bars keep their colours where the system replaces others"

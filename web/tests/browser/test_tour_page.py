@@ -315,12 +315,24 @@ def test_chapters_and_axe(small_tour: str, browse: Callable[..., Browsed], schem
     assert len(set(titles)) >= 6
     page.do("click", "#chapter button")
     page.do("says", "#chapter [role=status]", "agree with float64")
+    page.do("click", "#shader summary")
+    page.do("says", "#source > pre:last-child", "void main()")
     assert page.do("axe", True) == []
     assert complained(page) == []
     page.do("media", "print")
     lines = page.do("evaluate", "document.body.innerText").splitlines()
     assert "Chapters" not in lines, "a heading needs its list"
     assert page.do("evaluate", "document.querySelector('.cards label select').checkVisibility()")
+
+
+def test_colours_with_a_meaning_stay_where_the_system_replaces_others(
+    small_tour: str, browse: Callable[..., Browsed]
+) -> None:
+    page = opened(browse, small_tour, forcedColors="active")
+    for selector, count in (("#legend li:not([hidden]) span", 8), ("#plans span", 2), ("#tokens button", 2)):
+        styles = f"[...document.querySelectorAll('{selector}')].map((each) => getComputedStyle(each))"
+        colours = page.do("evaluate", f"{styles}.map((each) => each.borderColor + each.backgroundColor)")
+        assert len(set(colours)) >= count, selector
 
 
 def test_a_notebook_shows_the_page_in_a_frame(small_tour: str, browse: Callable[..., Browsed], tmp_path: Path) -> None:
@@ -340,6 +352,13 @@ def test_an_example_that_is_longer_than_the_context_is_cut(browse: Callable[...,
         page.do("open", f"{url}tour.html")
         page.do(*READY)
         assert page.do("evaluate", "document.getElementById('text').value") == "1 2"
+        for text, problem in (
+            ("To be", "write token ids"),
+            ("300", "Found the token 300; expected whole numbers from 0"),
+        ):
+            page.do("fill", "#text", text)
+            page.do("click", "#run")
+            page.do("says", "#problem", problem)
 
 
 def test_a_site_has_the_tour_of_its_own_plan(
