@@ -40,10 +40,6 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
-# Beside each other, workers with a core each are faster than workers whose renderers have threads on all of them.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("LP_NUM_THREADS", "0")
-
 # llvmpipe and triton, which transformers imports where PyTorch is for CUDA, each bring an LLVM of their own, and
 # triton's breaks down where it comes second.
 if importlib.util.find_spec("triton") is not None:
@@ -188,6 +184,10 @@ def desktop_problem() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     choose_tiers(config.getoption("markexpr"))
+    if config.getoption("numprocesses", None):
+        # Workers inherit one thread each: waiting threads of OpenBLAS and OpenMP keep the other workers' cores busy.
+        for threads, count in (("LP_NUM_THREADS", "0"), ("OMP_NUM_THREADS", "1")):
+            os.environ.setdefault(threads, count)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
