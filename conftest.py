@@ -92,6 +92,20 @@ def chunk_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefill, "MAX_SINGLE_TOKENS_BEFORE", 0)
 
 
+@pytest.fixture(scope="module")
+def no_processes() -> Iterator[None]:
+    """Templates are rendered and structures compiled in this process, which takes a hundredth of the time."""
+    from worker_here import answered_here
+
+    from glinfer.structured import compiler
+    from glinfer.text import templates
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templates, "answer_of", answered_here)
+        patch.setattr(compiler, "answer_of", answered_here)
+        yield
+
+
 @pytest.fixture
 def known_ceiling(monkeypatch: pytest.MonkeyPatch) -> Any:
     """``glinfer bench`` takes these peak rates for the renderer's, and measures none."""
