@@ -40,10 +40,6 @@ settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
-# Beside each other, workers with a core each are faster than workers whose renderers have threads on all of them.
-if "PYTEST_XDIST_WORKER" in os.environ:
-    os.environ.setdefault("LP_NUM_THREADS", "0")
-
 # llvmpipe and triton, which transformers imports where PyTorch is for CUDA, each bring an LLVM of their own, and
 # triton's breaks down where it comes second.
 if importlib.util.find_spec("triton") is not None:
@@ -104,6 +100,20 @@ def chunk_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     from glinfer.engine import prefill
 
     monkeypatch.setattr(prefill, "MAX_SINGLE_TOKENS_BEFORE", 0)
+
+
+@pytest.fixture(scope="module")
+def no_processes() -> Iterator[None]:
+    """Templates are rendered and structures compiled in this process, which takes a hundredth of the time."""
+    from worker_here import answered_here
+
+    from glinfer.structured import compiler
+    from glinfer.text import templates
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(templates, "answer_of", answered_here)
+        patch.setattr(compiler, "answer_of", answered_here)
+        yield
 
 
 @pytest.fixture
@@ -198,6 +208,10 @@ def desktop_problem() -> str:
 
 def pytest_configure(config: pytest.Config) -> None:
     choose_tiers(config.getoption("markexpr"))
+    if config.getoption("numprocesses", None):
+        # Workers inherit one thread each: waiting threads of OpenBLAS and OpenMP keep the other workers' cores busy.
+        for threads, count in (("LP_NUM_THREADS", "0"), ("OMP_NUM_THREADS", "1")):
+            os.environ.setdefault(threads, count)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

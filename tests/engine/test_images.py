@@ -37,7 +37,7 @@ from glinfer.formats.vision import ImageForm, read_vision
 from glinfer.limits import MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_KNOWN_IMAGES
 from glinfer.text.images import ImageToken, decoded, merged_order, squares_of
 
-pytestmark = pytest.mark.gl
+pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 
 IMAGE = 256 + CONTROL.index("<image>")
 

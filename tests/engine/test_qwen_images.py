@@ -44,7 +44,7 @@ from glinfer.gl.context import Limits, open_device
 from glinfer.kernels.options import KernelOptions
 from glinfer.text.images import ImageToken, Square, decoded, squares_of, turn_places
 
-pytestmark = pytest.mark.gl
+pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 
 
 @pytest.fixture(scope="module")

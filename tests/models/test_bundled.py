@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import zipfile
@@ -210,7 +209,6 @@ def test_the_training_script_learns_and_exports(tmp_path: Path, capsys: pytest.C
     settings = [part for name, value in TINY.items() for part in (f"--{name}", str(value))]
     done = subprocess.run(
         [sys.executable, TRAIN, "--text", text, "--out", out, "--device", "cpu", *settings],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},  # beside other tests more threads are slower
         capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -112,10 +112,8 @@ def test_every_family_is_compared_with_another_engine(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", DECODERS)
 def test_a_whole_run_of_every_family_agrees_with_float64(family: str) -> None:
     made, ids = of_family(family), [3, 141, 59, 26]
-    plan, caches = plan_for(made.config, "fast"), dict[str, Array]()
-    expected = [
-        final_tensors(plan, weights_for(made, "fast"), *given, caches)["logits"][0] for given in runs(plan, ids)
-    ]
+    plan, weights, caches = plan_for(made.config, "fast"), dict(weights_for(made, "fast")), dict[str, Array]()
+    expected = [final_tensors(plan, weights, *given, caches)["logits"][0] for given in runs(plan, ids)]
     with opened(made) as model, model.session() as session:
         for token, logits in zip(ids, expected, strict=True):
             session.step(token)

@@ -6,11 +6,8 @@ from pathlib import Path
 import openai
 import pytest
 from running_server import END, Running, Steps, opening, running, speaker
-from worker_here import answered_here
 
 from glinfer.server.auth import Access
-from glinfer.structured import compiler
-from glinfer.text import templates
 
 
 @pytest.fixture(scope="session")
@@ -47,15 +44,6 @@ def locked(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Iterator[Ru
     access = Access(keys=("one", "two"), hosts=("my.example",), origins=("https://friend.example",))
     with running(("small", small), access=access, page=page, slots=2) as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def no_processes() -> Iterator[None]:
-    """Templates are rendered and structures compiled in this process, which takes a hundredth of the time."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(templates, "answer_of", answered_here)
-        patch.setattr(compiler, "answer_of", answered_here)
-        yield
 
 
 @pytest.fixture
