@@ -12,7 +12,7 @@ async def main(model: glinfer.ThreadedModel) -> None:
 
     for text in await asyncio.gather(*map(answer, ("ROMEO", "JULIET", "NURSE"))):
         print(repr(text))
-    try:  # a caller disconnects: its text ends, and its place is free
+    try:  # a caller disconnects: its text ends, and its slot is free
         await asyncio.wait_for(model.agenerate("O", max_tokens=100_000), timeout=0.5)
     except asyncio.TimeoutError:
         print("stopped")

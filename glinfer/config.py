@@ -154,8 +154,8 @@ class ModelConfig:
     * A latent (:class:`glinfer.families.layer.Latent`) has ``kv_lora_rank`` elements, that of queries ``q_lora_rank``
       (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements turn, and values have ``v_head_dim``.
     * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
-      vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model. Each
-      of ``deepstack_layers`` gives further vectors of these tokens.
+      vocabulary is their positions, and ``patches_per_token`` neighbours together make a token of the language model.
+      Each of ``deepstack_layers`` gives further vectors of these tokens.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.

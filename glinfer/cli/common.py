@@ -60,7 +60,7 @@ def print_json(value: Any) -> None:
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
     """Print a table of texts, see :func:`show_table`; columns in ``numbers`` are aligned right."""
-    made = [Column(name, itemgetter(place), "" if name in numbers else None) for place, name in enumerate(columns)]
+    made = [Column(name, itemgetter(index), "" if name in numbers else None) for index, name in enumerate(columns)]
     show_table(Table("", made, list(rows)))
 
 
@@ -74,7 +74,7 @@ def show_table(made: Table, *, drop: Sequence[str] = ()) -> None:
     from rich.table import Table as ShownTable
 
     console, rows = out(), [[printable(cell) for cell in row] for row in made.texts()]
-    texts = [[name, *(row[place] for row in rows)] for place, name in enumerate(made.names)]
+    texts = [[name, *(row[index] for row in rows)] for index, name in enumerate(made.names)]
     # Numbers do not wrap; their headings do.
     least = [
         max(map(cell_len, (*" ".join(cells).split(), *(cells[1:] if column.right else ()))), default=0)
@@ -84,23 +84,23 @@ def show_table(made: Table, *, drop: Sequence[str] = ()) -> None:
     kept = list(range(len(texts)))
 
     def total() -> int:
-        return sum(least[place] for place in kept) + 2 * (len(kept) - 1)
+        return sum(least[index] for index in kept) + 2 * (len(kept) - 1)
 
     for name in drop:
         if total() > console.width:
-            kept = [place for place in kept if made.names[place] != name]
+            kept = [index for index in kept if made.names[index] != name]
     room = max(0, console.width - total())
-    for place in sorted(kept, key=lambda place: most[place] - least[place]):
-        given = min(room, most[place] - least[place])
-        least[place], room = least[place] + given, room - given
+    for index in sorted(kept, key=lambda index: most[index] - least[index]):
+        given = min(room, most[index] - least[index])
+        least[index], room = least[index] + given, room - given
     console.width = max(console.width, total())
     shown = ShownTable(box=None, pad_edge=False, header_style="bold", show_header=any(made.names))
-    for place in kept:
-        justify: JustifyMethod = "right" if made.columns[place].right else "left"
-        shown.add_column(made.names[place], justify=justify, width=least[place], overflow="fold")
+    for index in kept:
+        justify: JustifyMethod = "right" if made.columns[index].right else "left"
+        shown.add_column(made.names[index], justify=justify, width=least[index], overflow="fold")
     styles = ["bold red" if made.alarming(item) else None for item in made.items]
     for row, style in zip(rows, [*styles, "bold"], strict=False):
-        shown.add_row(*(row[place] for place in kept), style=style)
+        shown.add_row(*(row[index] for index in kept), style=style)
     console.print(shown)
 
 

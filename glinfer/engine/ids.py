@@ -28,14 +28,14 @@ def check_tokens(
     checked = whole_numbers(what, ids)
     if {*map(type, checked)} <= {int} and 0 <= min(checked, default=0) <= max(checked, default=0) < config.vocab_size:
         return checked
-    for place, token in enumerate(checked, start=first):
+    for index, token in enumerate(checked, start=first):
         if images and isinstance(token, ImageToken) and token.square.reader.width == config.hidden_size:
             continue
         if isinstance(token, ImageToken):
-            raise InputError(f"token {place} of {what} is a part of an image; expected ids of this model's vocabulary")
+            raise InputError(f"token {index} of {what} is a part of an image; expected ids of this model's vocabulary")
         if not 0 <= token < config.vocab_size:
             raise InputError(
-                f"token {place} of {what} is {token}; this vocabulary has ids 0 to {config.vocab_size - 1}"
+                f"token {index} of {what} is {token}; this vocabulary has ids 0 to {config.vocab_size - 1}"
             )
     return checked
 
@@ -51,8 +51,8 @@ def whole_numbers(what: str, values: Iterable[SupportsIndex], other: str = "") -
     try:
         if isinstance(values, (Mapping, set, frozenset)):
             raise TypeError
-        for place, value in enumerate(values):
-            found = f"{type(value).__name__} at place {place} of {what}"
+        for index, value in enumerate(values):
+            found = f"{type(value).__name__} at index {index} of {what}"
             if isinstance(value, (bool, np.bool_)):
                 raise TypeError
             numbers.append(value if isinstance(value, ImageToken) else operator.index(value))

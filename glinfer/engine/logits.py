@@ -120,8 +120,8 @@ def change_logits(logits: Floats, asked: Mapping[int, tuple[LogitChanges, Sequen
     added = np.zeros((len(asked), logits.shape[1]), np.float32)
     for row, (changes, _) in zip(added, asked.values(), strict=True):
         row[list(changes.bias)] = list(changes.bias.values())
-    places = [number * logits.shape[1] + np.asarray(ids, np.int64) for number, (_, ids) in enumerate(asked.values())]
-    tokens, counts = np.unique(np.concatenate(places), return_counts=True)
+    indices = [number * logits.shape[1] + np.asarray(ids, np.int64) for number, (_, ids) in enumerate(asked.values())]
+    tokens, counts = np.unique(np.concatenate(indices), return_counts=True)
     penalties = np.array([(each.presence_penalty, each.frequency_penalty) for each, _ in asked.values()], np.float32)
     presence, frequency = penalties[tokens // logits.shape[1]].T
     added.reshape(-1)[tokens] -= presence + frequency * counts.astype(np.float32)

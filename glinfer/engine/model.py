@@ -357,7 +357,7 @@ class Model(Inspected, Embeds, Chatting):
         check_callback("on_end", then)
         found: list[Any] = [None] * len(prompts)
         whole = wants_whole(options.get("incomplete", ERROR))
-        for result in self.batch([BatchRequest(each, options, place) for place, each in enumerate(prompts)]):
+        for result in self.batch([BatchRequest(each, options, index) for index, each in enumerate(prompts)]):
             assert isinstance(result.request.key, int)
             if whole:
                 require_complete(result.stats, result.text, f"request {result.request.key}: ")
@@ -379,7 +379,7 @@ class Model(Inspected, Embeds, Chatting):
 
         Each result is that of :meth:`stream` with the same options and seed. Nothing runs, and no memory is allocated,
         before the first result is requested. A list is checked at once, and its longest request decides the size of the
-        caches. From other iterables a request is read and checked when a place is free; each cache then has room for a
+        caches. From other iterables a request is read and checked when a slot is free; each cache then has room for a
         whole context, or for ``longest`` tokens.
 
         Args:
@@ -394,7 +394,7 @@ class Model(Inspected, Embeds, Chatting):
         """
         bounds = self._bounds("batch", slots=slots, memory=memory, longest=longest)
         if isinstance(requests, (list, tuple)):
-            running = [self.checked(request, f"request {place}: ") for place, request in enumerate(requests)]
+            running = [self.checked(request, f"request {index}: ") for index, request in enumerate(requests)]
             if not running:
                 return iter(())
             bounds.setdefault("longest", max(len(each.prompt) + each.max_tokens for each in running))
@@ -476,9 +476,9 @@ class Model(Inspected, Embeds, Chatting):
         if isinstance(texts, bytes) or not isinstance(texts, Iterable):
             raise InputError(f"the texts are {type(texts).__name__}; expected a str or a list of texts")
         ids = []
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
-            ids.append(check_tokens(f"text {place}", tokens, self.config, images=True))
+            ids.append(check_tokens(f"text {index}", tokens, self.config, images=True))
         adapter = self.adapters.number(lora)
         scores = self.engine.score(ids, stride=stride, adapter=adapter) if ids else []
         if (tokenizer := self.tokenizer) is None:

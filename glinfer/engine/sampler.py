@@ -243,15 +243,15 @@ def _penalised(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories:
         return logits
     logits = logits.copy()
     # A token seen twice is written twice with the same value, so it is penalised once.
-    places = np.repeat(rows, [seen[row].size for row in rows]), np.concatenate([seen[row] for row in rows])
+    indices = np.repeat(rows, [seen[row].size for row in rows]), np.concatenate([seen[row] for row in rows])
     factors = np.array([samplers[row].options.penalty_factors for row in rows], np.float32)
     negative, positive = np.repeat(factors, [seen[row].size for row in rows], axis=0).T
-    old = logits[places]
+    old = logits[indices]
     with np.errstate(over="ignore"):
         new = old * np.where(old > 0.0, positive, negative)
     # An extreme penalty may overflow; finite logits stay finite, so that the softmax exists.
     limit = float(np.finfo(logits.dtype).max)
-    logits[places] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
+    logits[indices] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
     return logits
 
 

@@ -183,7 +183,7 @@ class ThreadedModel(Chatting):
         return read_whole(self.stream(prompt, **options))
 
     def astream(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> AsyncGenerator[Any]:
-        """:meth:`stream` for ``async for``. Cancelling the task, or ``aclose()``, frees its place."""
+        """:meth:`stream` for ``async for``. Cancelling the task, or ``aclose()``, frees its slot."""
         return _pieces(self.stream, prompt, options)
 
     async def agenerate(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> Any:

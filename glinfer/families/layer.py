@@ -266,11 +266,11 @@ class LayerConfig:
 def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
     """The shortest pattern that repeats to these values, by the borders of Knuth, Morris and Pratt (1977)."""
     borders = [0] * len(values)
-    for place in range(1, len(values)):
-        length = borders[place - 1]
-        while length and values[place] != values[length]:
+    for index in range(1, len(values)):
+        length = borders[index - 1]
+        while length and values[index] != values[length]:
             length = borders[length - 1]
-        borders[place] = length + (values[place] == values[length])
+        borders[index] = length + (values[index] == values[length])
     return tuple(values[: len(values) - borders[-1]]) if values else ()
 
 

@@ -47,7 +47,7 @@ class Settings:
 
     Attributes:
         values: the settings as the file has them.
-        label: the prefix of messages: the file, and the place of the settings in it.
+        label: the prefix of messages: the file, and the key of the settings in it.
     """
 
     values: Mapping[str, Any]

@@ -211,9 +211,9 @@ def _write(packed: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], folder: 
     for entry in entries:
         if entry.is_dir():
             continue
-        place = folder / entry.filename
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with packed.open(entry) as source, place.open("xb") as out:
+        target = folder / entry.filename
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with packed.open(entry) as source, target.open("xb") as out:
             shutil.copyfileobj(source, out, _CHUNK)
 
 

@@ -169,7 +169,7 @@ class Device(Closing):
         self.api = api
         self.draws_issued = 0
         self.rate: float | None = None
-        self._fence: int | None = None  # after the last run that took a place in the queue
+        self._fence: int | None = None  # after the last run in the queue
         require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")
         try:
             self.gl: Any = moderngl.create_context(require=require, context=cast(Any, native))

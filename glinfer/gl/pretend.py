@@ -153,7 +153,7 @@ class PretendedContext:
         self._wrapped["glDrawBuffers"] = ((None, c_int32, c_void_p), self._targets)
 
     def load(self, name: str) -> int:
-        """The address of a function, or of one in its place; 0 if the driver has none."""
+        """The address of a function, or of its replacement; 0 if the driver has none."""
         address = self._native.load(name)
         if not address or name not in self._wrapped:
             return address
@@ -205,14 +205,14 @@ class PretendedContext:
         return (None, c_int32, c_int32, POINTER(kind)), changed
 
     def _image(self, width: int, height: int) -> Callable[..., None]:
-        """Changes an upload; the arguments of its width and height are at these places."""
+        """Changes an upload; the arguments of its width and height have these indices."""
 
         def changed(real: Any, *given: int) -> None:
-            *place, pixels, kind, data = given
+            *region, pixels, kind, data = given
             numbers = self._texels(given[width], given[height], pixels, kind, data)
             if numbers is not None and self._pretence.texels is not None:
                 numbers = self._pretence.texels(numbers).astype(numbers.dtype)
-            real(*place, pixels, kind, data if numbers is None else numbers.ctypes.data)
+            real(*region, pixels, kind, data if numbers is None else numbers.ctypes.data)
 
         return changed
 
@@ -233,7 +233,7 @@ class PretendedContext:
             numbers[...] = self._pretence.reads(numbers.copy())
 
     def _source(self, real: Any, shader: int, count: int, texts: Any, lengths: Any) -> None:
-        text = b"".join(texts[place] for place in range(count)).decode()
+        text = b"".join(texts[index] for index in range(count)).decode()
         pattern, instead = self._pretence.shader or ("", "")
         real(shader, 1, (c_char_p * 1)(re.sub(pattern, instead, text).encode()), None)
 

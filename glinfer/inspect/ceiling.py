@@ -254,7 +254,7 @@ def _seconds(
     """
 
     def work(count: int) -> Callable[[], None]:
-        tape = Tape(device, [draws[place % len(draws)] for place in range(count)], flush_every)
+        tape = Tape(device, [draws[index % len(draws)] for index in range(count)], flush_every)
 
         def run() -> None:
             tape.run(values or {})

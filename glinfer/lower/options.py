@@ -17,8 +17,8 @@ class ImageInputs:
 
     Attributes:
         deep: further vectors of each token of an image, added to the stream after one of the first layers each.
-        sections: the rotary pairs that turn by time, row and column of a token of an image, which are interleaved;
-            empty where tokens of images turn by their places in the prompt.
+        sections: the rotary pairs with the angles of a token's time, row and column in an image, which are interleaved;
+            empty where tokens of images have the angles of their positions in the prompt.
     """
 
     deep: int = 0

@@ -63,8 +63,8 @@ def frequencies_of(rope: Rope, length: int) -> tuple[Array, float]:
     return rope_frequencies(length, rope.dim, rope.theta, dict(rope.scaling) or None)
 
 
-def image_angles(config: ModelConfig, sections: Sequence[int], places: Array, floats: int = 0) -> Array:
-    """Cosines and sines of tokens at places [rows, 3] by time, row and column, as :func:`padded_angles` gives them.
+def image_angles(config: ModelConfig, sections: Sequence[int], positions: Array, floats: int = 0) -> Array:
+    """Cosines and sines of tokens at positions [rows, 3] by time, row and column, as :func:`padded_angles` gives them.
 
     Pairs turn by time, row and column in turn; row and column have ``sections[1]`` and ``sections[2]`` pairs.
     """
@@ -73,7 +73,7 @@ def image_angles(config: ModelConfig, sections: Sequence[int], places: Array, fl
     axes = np.zeros(len(frequencies), np.intp)
     for axis in (1, 2):
         axes[axis : 3 * sections[axis] : 3] = axis
-    return padded_angles(places.astype(np.float64)[:, axes] * frequencies, floats, factor)
+    return padded_angles(positions.astype(np.float64)[:, axes] * frequencies, floats, factor)
 
 
 def grid_angles(config: ModelConfig, rows: Array, cols: Array, floats: int) -> Array:

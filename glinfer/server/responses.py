@@ -145,41 +145,41 @@ def messages_of(given: str | Sequence[InputItem], instructions: str | None) -> l
         return [*first, {"role": "user", "content": given}]
     messages: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    for place, item in enumerate(given):
+    for index, item in enumerate(given):
         if item.type == "function_call":
-            call = _call(place, item)
+            call = _call(index, item)
             names[item.call_id or ""] = call["function"]["name"]
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(call)
         elif item.type == "function_call_output":
             if item.call_id is None or item.output is None:
-                raise ApiError(f"input item {place} lacks call_id or output; expected both", param="input")
+                raise ApiError(f"input item {index} lacks call_id or output; expected both", param="input")
             name = {"name": names[item.call_id]} if item.call_id in names else {}
             messages.append({"role": "tool", "content": joined(item.output), "tool_call_id": item.call_id, **name})
         elif item.type != "reasoning":
-            messages.append(_message(place, item))
+            messages.append(_message(index, item))
     if first and messages and messages[0]["role"] == "system":  # templates accept one system prompt
         head = messages.pop(0)
         first[0]["content"] += f"\n\n{head['content']}"
     return [*first, *messages]
 
 
-def _message(place: int, item: InputItem) -> dict[str, Any]:
+def _message(index: int, item: InputItem) -> dict[str, Any]:
     if item.type == "item_reference":
         raise ApiError(
-            f"input item {place} refers to an earlier answer, and none are kept; send the item itself", param="input"
+            f"input item {index} refers to an earlier answer, and none are kept; send the item itself", param="input"
         )
     if item.role is None or item.content is None:
-        raise ApiError(f"input item {place} lacks role or content; expected a message", param="input")
+        raise ApiError(f"input item {index} lacks role or content; expected a message", param="input")
     return {"role": "system" if item.role == "developer" else item.role, "content": joined(item.content)}
 
 
-def _call(place: int, item: InputItem) -> dict[str, Any]:
+def _call(index: int, item: InputItem) -> dict[str, Any]:
     if item.name is None or item.arguments is None or item.call_id is None:
-        raise ApiError(f"input item {place} lacks call_id, name or arguments; expected a call", param="input")
+        raise ApiError(f"input item {index} lacks call_id, name or arguments; expected a call", param="input")
     function = CalledFunction(name=item.name, arguments=item.arguments)
-    return ToolCall(id=item.call_id, function=function).for_template(place, "input")
+    return ToolCall(id=item.call_id, function=function).for_template(index, "input")
 
 
 class OutputItems:
@@ -212,17 +212,17 @@ class OutputItems:
         yield from self._close(status)
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _item(self) -> dict[str, Any]:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
 
     def _say(self, text: str) -> Iterator[Event]:
         if not self._open or self.items[-1]["type"] != "message":
             yield from self._begin({"id": new_id("msg_"), "type": "message", "role": "assistant", "content": []})
             self.items[-1]["content"] = [_part("")]
-            yield "response.content_part.added", {**self._place, "content_index": 0, "part": _part("")}
+            yield "response.content_part.added", {**self._item, "content_index": 0, "part": _part("")}
         self.items[-1]["content"][0]["text"] += text
         if text:
-            yield "response.output_text.delta", {**self._place, "content_index": 0, "delta": text, "logprobs": []}
+            yield "response.output_text.delta", {**self._item, "content_index": 0, "delta": text, "logprobs": []}
 
     def _go_on_calling(self, call: dict[str, Any]) -> Iterator[Event]:
         function = call["function"]
@@ -231,7 +231,7 @@ class OutputItems:
             yield from self._begin({**item, "arguments": ""})
         self.items[-1]["arguments"] += function["arguments"]
         if function["arguments"]:
-            yield "response.function_call_arguments.delta", {**self._place, "delta": function["arguments"]}
+            yield "response.function_call_arguments.delta", {**self._item, "delta": function["arguments"]}
 
     def _begin(self, item: dict[str, Any]) -> Iterator[Event]:
         yield from self._close("completed")
@@ -245,12 +245,12 @@ class OutputItems:
         item, self._open = self.items[-1], False
         item["status"] = status
         if item["type"] == "message":
-            place, (part,) = {**self._place, "content_index": 0}, item["content"]
-            yield "response.output_text.done", {**place, "text": part["text"], "logprobs": []}
-            yield "response.content_part.done", {**place, "part": part}
+            where, (part,) = {**self._item, "content_index": 0}, item["content"]
+            yield "response.output_text.done", {**where, "text": part["text"], "logprobs": []}
+            yield "response.content_part.done", {**where, "part": part}
         else:
             function = {"name": item["name"], "arguments": item["arguments"]}
-            yield "response.function_call_arguments.done", {**self._place, **function}
+            yield "response.function_call_arguments.done", {**self._item, **function}
         yield "response.output_item.done", {"output_index": len(self.items) - 1, "item": item}
 
 

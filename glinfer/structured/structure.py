@@ -138,9 +138,9 @@ def _choices_text(given: object) -> str:
         raise StructureError(f"choices is {type(given).__name__}; expected a list of texts")
     if not given or len(given) > MAX_CHOICES:
         raise StructureError(f"choices has {len(given)} texts; expected 1 to {MAX_CHOICES}")
-    for place, each in enumerate(given):
+    for index, each in enumerate(given):
         if not isinstance(each, str) or not each or not is_unicode(each):
-            raise StructureError(f"choice {place} is {quoted(each)}; expected a text of at least one character")
+            raise StructureError(f"choice {index} is {quoted(each)}; expected a text of at least one character")
     return json.dumps(list(dict.fromkeys(given)), ensure_ascii=False)
 
 

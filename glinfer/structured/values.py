@@ -55,9 +55,9 @@ class SchemaRules(ABC):
         """
         if not self._strict:
             return None
-        place = f"{where or 'its arguments'} of the tool {self._tool}"
+        found = f"{where or 'its arguments'} of the tool {self._tool}"
         raise StructureError(
-            f"the keyword {self.unknown(schema)[0]!r} in {place} is not supported; leave it out, or strict"
+            f"the keyword {self.unknown(schema)[0]!r} in {found} is not supported; leave it out, or strict"
         )
 
     def value(self, schema: object, where: str) -> str:

@@ -25,7 +25,7 @@ class Taken:
 
     Attributes:
         edge: length of the axis.
-        start, size, step: the selected places; the step is at least 1.
+        start, size, step: the selected elements; the step is at least 1.
         row, col: the strides.
     """
 
@@ -38,12 +38,12 @@ class Taken:
 
     @property
     def whole(self) -> bool:
-        """Whether all places are selected."""
+        """Whether all elements are selected."""
         return self.size == self.edge
 
     @property
     def last(self) -> int:
-        """The last selected place."""
+        """The last selected index."""
         return self.start + (self.size - 1) * self.step
 
 
@@ -162,10 +162,10 @@ def _taken(x: Tensor, parts: Sequence[Part], value: Tensor) -> tuple[list[Taken]
     """The slice that an index selects from each axis of x, the last for its columns, and its start in the value."""
     shape = shape_of(parts)
     steps = _steps_in(value, shape)
-    found, row, col, place = list[Taken](), 0, 0, 0
+    found, row, col, kept = list[Taken](), 0, 0, 0
     for part in parts:
-        down, across = steps[place] if part.kept else (0, 0)
-        place += part.kept
+        down, across = steps[kept] if part.kept else (0, 0)
+        kept += part.kept
         if part.axis is None:
             continue
         start, step = part.start, part.step

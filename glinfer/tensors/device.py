@@ -190,13 +190,13 @@ class Device(Closing):
             spent = () if timeline is None else [each / 1e6 for each in timeline.draws_ns]
         else:
             session.run({})
-        for place, spec in enumerate(session.plan.draws):
+        for index, spec in enumerate(session.plan.draws):
             row = self._counts.get(spec.kind, DrawRow(spec.kind, spec.op, 0, 0, 0, 0.0))
             shaders = dict.fromkeys((*row.shader.split(", "), spec.op))
             rows, cols = spec.extent({})
             self._counts[spec.kind] = DrawRow(spec.kind, ", ".join(shaders), row.count + 1, rows, cols, 0.0)
             if spent:
-                self._times[spec.kind] = self._times.get(spec.kind, 0.0) + spent[place]
+                self._times[spec.kind] = self._times.get(spec.kind, 0.0) + spent[index]
 
     @property
     def draws(self) -> DrawTable:

@@ -110,9 +110,9 @@ def _expect_rows(ids: Tensor, rows: int) -> None:
     numbers = ids.numpy()
     wrong = np.argwhere((numbers < 0) | (numbers >= rows))
     if len(wrong):
-        place = tuple(wrong[0].tolist())
-        at = f"at {list(place)} " if place else ""
-        raise InputError(f"id {numbers[place]} {at}has no row; the vocabulary is {rows} rows, 0 to {rows - 1}")
+        index = tuple(wrong[0].tolist())
+        at = f"at {list(index)} " if index else ""
+        raise InputError(f"id {numbers[index]} {at}has no row; the vocabulary is {rows} rows, 0 to {rows - 1}")
 
 
 register(Op("dequantize", ("weight",), integers=("weight",)))

@@ -14,11 +14,11 @@ Index = slice | SupportsIndex | EllipsisType | None
 
 
 class Part(NamedTuple):
-    """The places that one part of an index selects.
+    """The elements that one part of an index selects.
 
     Attributes:
         axis: the axis of the tensor; None for a new one.
-        start, size, step: the selected places.
+        start, size, step: the selected elements.
         kept: whether the result keeps the axis; a whole number removes it.
     """
 
@@ -36,9 +36,9 @@ def parts_of(shape: Shape, index: Sequence[Index]) -> list[Part]:
     if given > len(shape) or sum(part is Ellipsis for part in index) > 1:
         raise InputError(f"{at}; expected at most {len(shape)} numbers and slices, and one Ellipsis")
     whole = [slice(None)] * (len(shape) - given)
-    place = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
+    first = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
     found, axis = list[Part](), 0
-    for part in (*index[:place], *whole, *index[place + 1 :]):
+    for part in (*index[:first], *whole, *index[first + 1 :]):
         if part is None:
             found.append(Part(None, 0, 1, 1, True))
             continue

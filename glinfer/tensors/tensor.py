@@ -183,7 +183,7 @@ class Tensor:
 
     def __iter__(self) -> Iterator[Tensor]:
         """Iterate over copies of the parts along the first axis; without this Python would try indices for ever."""
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         """Shape, type and state."""

@@ -173,7 +173,7 @@ class JinjaTemplate:
         parts = self.parts(known, messages, how, tools)
         if how.continue_final_message:
             tag = _CONTINUED.strip()
-            at = next((place for place in range(len(parts) - 1, -1, -2) if tag in parts[place]), None)
+            at = next((index for index in range(len(parts) - 1, -1, -2) if tag in parts[index]), None)
             if at is None or last["content"].strip() not in "".join(parts):
                 raise self._error("the model's chat template changes the final message, which cannot be continued")
             text, _, after = parts[at].rpartition(tag)
@@ -183,11 +183,11 @@ class JinjaTemplate:
         contents = (message.get("content") for message in messages)
         images = [image for each in contents if isinstance(each, Pictured) for image in each.images]
         mixed: list[str | int] = []
-        for place, part in enumerate(parts):
-            written = place % 2 and part in MARKS and self.pictured
+        for index, part in enumerate(parts):
+            written = index % 2 and part in MARKS and self.pictured
             if written and not images:
                 raise self._error("the model's chat template has more images than the messages")
-            mixed += images.pop(0) if written else (known[part] if place % 2 else part,)
+            mixed += images.pop(0) if written else (known[part] if index % 2 else part,)
         if images:
             raise self._error(f"the model's chat template leaves {len(images)} images out")
         return tokenizer.encode_mixed(mixed)

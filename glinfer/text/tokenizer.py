@@ -61,7 +61,7 @@ class Tokenizer:
 
     Attributes:
         control_tokens: id of every control token by its text.
-        path: as given; the chat template and end tokens may be in the same place.
+        path: as given; the chat template and end tokens may be in the same folder.
     """
 
     def __init__(self, model: BpeModel | HfModel, path: AnyPath | None = None) -> None:

@@ -17,8 +17,8 @@ from typing import Any
 from glinfer.engine.requests import BatchRequest
 from glinfer.hub.choice import choose, gguf_choices, read_listing
 from glinfer.hub.names import HubName, hub_name
+from glinfer.jobs.files import Target
 from glinfer.jobs.manifest import check_manifest, write_manifest
-from glinfer.jobs.places import Target
 from glinfer.jobs.requests import RequestForm, sent_body
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError

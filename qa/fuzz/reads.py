@@ -29,10 +29,10 @@ from glinfer.formats.gguf.vocabulary import vocabulary_metadata
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.inspect.info import model_report
+from glinfer.jobs.files import Target
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.manifest import file_digest
-from glinfer.jobs.places import Target
 from glinfer.jobs.prompts import PromptForm
 from glinfer.jobs.requests import RequestForm
 from glinfer.jobs.results import ResultFile, check_targets, read_finished

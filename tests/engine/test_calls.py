@@ -78,8 +78,8 @@ def test_values_of_the_wrong_type_are_refused_in_a_line(small: Path, model: Mode
         (model.generate, {"a": 1}, "found dict for the prompt; expected a sequence of whole numbers"),
         (model.generate, {"a", "b"}, "found set for the prompt; expected a sequence of whole numbers"),
         (model.generate, np.array(5), "found ndarray for the prompt; expected a sequence .* or one text"),
-        (model.generate, [1, "a"], "found str at place 1 of the prompt; expected a sequence of whole numbers"),
-        (model.generate, [[1], [True]], "request 1: found bool at place 0 of the prompt"),
+        (model.generate, [1, "a"], "found str at index 1 of the prompt; expected a sequence of whole numbers"),
+        (model.generate, [[1], [True]], "request 1: found bool at index 0 of the prompt"),
     ]
     for call, given, message in refused:
         with pytest.raises(GlinferError, match=rf"\A{message}"):

@@ -160,7 +160,7 @@ class TestAsAlone:
                 scheduler.next()
             chosen = 2 if scheduler.batch.same_sums else -1
             assert second.stats.reused_tokens == len(SYSTEM) + chosen, "what was chosen too, or only the prompt"
-            place = next(each.number for each in scheduler._places if each.running is second)
+            place = next(each.number for each in scheduler._slots if each.running is second)
             assert busy == (not first.ended)
             logits = scheduler.batch._logits([place])[0]  # of the step that is under way
             with model.session() as session:
@@ -376,7 +376,7 @@ class TestQueue:
         ):
             scheduler.insert(BatchRequest([1] * 60, {"max_tokens": 5}))
             with pytest.raises(
-                InputError, match=r"a prompt of 60 tokens and 6 more need room for 65; a place holds 64; a"
+                InputError, match=r"a prompt of 60 tokens and 6 more need room for 65; a slot holds 64; a"
             ):
                 scheduler.insert(BatchRequest([1] * 60, {"max_tokens": 6}))
             assert len(finished(scheduler)) == 5

@@ -166,7 +166,7 @@ def test_parts_are_the_first_rows_and_their_region_holds_them(layout: BlockLayou
     width, height = layout.region(rows, cols)
     assert width == layout.width
     assert height <= layout.height
-    x, y = layout.places(rows)
+    x, y = layout.texels_of(rows)
     assert x.max() < width
     assert height - 4 <= y.max() < height, "no line too many"
     whole = layout.pack(numbered(layout))
@@ -176,7 +176,7 @@ def test_parts_are_the_first_rows_and_their_region_holds_them(layout: BlockLayou
     assert np.array_equal(layout.unpack(part, rows, layout.cols), numbered(layout)[:rows])
     assert np.count_nonzero(part) == rows * layout.cols
     first = data.draw(st.integers(0, layout.rows - rows))
-    for found, everything in zip(layout.places(rows, first), layout.places(layout.rows), strict=True):
+    for found, everything in zip(layout.texels_of(rows, first), layout.texels_of(layout.rows), strict=True):
         assert np.array_equal(found, everything[first : first + rows])
 
 

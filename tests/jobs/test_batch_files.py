@@ -19,11 +19,11 @@ from glinfer.engine.run.stats import GenerationStats
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import BpeModel
 from glinfer.jobs import results as results_module
+from glinfer.jobs.files import Target
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.job import BatchFiles, BatchJob, BatchTotals
 from glinfer.jobs.lines import RequestLine, seed_of
 from glinfer.jobs.manifest import file_digest
-from glinfer.jobs.places import Target
 from glinfer.jobs.prompts import PromptForm, PromptRunner, check_prompts
 from glinfer.jobs.results import FinishedLines, ResultFile, check_targets
 from glinfer.jobs.results import read_finished as read_finished_of

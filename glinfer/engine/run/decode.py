@@ -96,7 +96,7 @@ class DecodeSession(Closing):
         if self.require_tokenizer is not None:
             with suppress(InputError):  # ids alone
                 tokenizer = self.require_tokenizer()
-        rows = [(place, token, token_label(token, tokenizer)) for place, token in enumerate(self._ids)]
+        rows = [(position, token, token_label(token, tokenizer)) for position, token in enumerate(self._ids)]
         return table(("position", "id", "token"), rows, repr(self))
 
     @property
@@ -442,4 +442,4 @@ def common_prefix(held: list[int], wanted: list[int]) -> int:
     if held == wanted[: len(held)]:  # the usual case, and fast
         return len(held)
     pairs = zip(held, wanted, strict=False)
-    return next((place for place, (one, other) in enumerate(pairs) if one != other), len(wanted))
+    return next((position for position, (one, other) in enumerate(pairs) if one != other), len(wanted))

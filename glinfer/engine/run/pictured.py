@@ -12,7 +12,7 @@ from glinfer.lower.options import PlanOptions
 from glinfer.lower.ropes import ROPE, image_angles
 from glinfer.program.capture import Textures, span_of
 from glinfer.program.session import Observer, Session
-from glinfer.text.images import ImageToken, turn_places
+from glinfer.text.images import ImageToken, rotary_positions
 
 
 class _Row(Observer):
@@ -47,7 +47,7 @@ def running_image(session: Session, options: PlanOptions, held: Sequence[int], b
         if angles is not None:
             turned = angles.copy()
             turned[position - back] = image_angles(
-                options.config, options.sections, turn_places(held)[0][-1:], angles.shape[1]
+                options.config, options.sections, rotary_positions(held)[0][-1:], angles.shape[1]
             )
             session.write(ROPE, turned)
         yield

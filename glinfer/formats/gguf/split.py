@@ -53,7 +53,7 @@ def gguf_parts(path: AnyPath) -> list[Path]:
 
 
 def _named(given: Path, start: str, count: int) -> list[Path]:
-    return [given.with_name(f"{start}-{place:05}-of-{count:05}.gguf") for place in range(1, count + 1)]
+    return [given.with_name(f"{start}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
 
 
 def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
@@ -81,8 +81,8 @@ def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
     """Join all parts to one file, with the metadata of the first."""
     total = Settings(given.metadata, given.source).whole(TENSORS, least=0)
     tensors: dict[str, GgufTensor] = {}
-    for place, part in enumerate(parts):
-        for key, value in {NUMBER: place, COUNT: len(parts), TENSORS: total}.items():
+    for number, part in enumerate(parts):
+        for key, value in {NUMBER: number, COUNT: len(parts), TENSORS: total}.items():
             found = part.metadata.get(key)
             if found != value or isinstance(found, bool):
                 raise FormatError(

@@ -99,7 +99,7 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
     found: dict[str, FoundTensor] = {}
     for shard in shards:
         held = read_header(inside(weights.parent / shard))[0]
-        absent = [name for name, place in placed.items() if place == shard and name not in held]
+        absent = [name for name, file in placed.items() if file == shard and name not in held]
         if absent:
             raise FormatError(
                 f"{label}: it places tensor {quoted(absent[0])} in {quoted(shard)}, which does not have it; "

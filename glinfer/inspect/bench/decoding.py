@@ -304,11 +304,11 @@ def bench_decoding(
     :func:`batch_context`. ``on_progress`` receives (finished turns, turns).
     """
     rows, together = list[DecodeRow](), list[BatchRow]()
-    for place, context in enumerate(contexts):
+    for index, context in enumerate(contexts):
         ids = example_ids(config, context).tolist()
 
-        def advance(done: int, total: int, place: int = place) -> None:
-            on_progress(place * total + done, len(contexts) * total)
+        def advance(done: int, total: int, index: int = index) -> None:
+            on_progress(index * total + done, len(contexts) * total)
 
         prefills = [Work(partial(each.decoder.prefill, ids), seconds=_PREFILL_SECONDS) for each in engines]
         prompts = in_turns(prefills, runs, pause=_PAUSE_SECONDS)

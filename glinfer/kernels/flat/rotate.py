@@ -71,11 +71,11 @@ def _check(shapes: Shapes, params: Params) -> None:
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, table = float64(inputs, ["x", "table"])
     rows = size[0]
-    places = np.arange(rows) % int(params["SEQUENCE"])
+    rows_in_sequence = np.arange(rows) % int(params["SEQUENCE"])
     if params["POSITIONS"]:
-        at = np.asarray(inputs["positions"], dtype=np.int64).reshape(-1)[places]
+        at = np.asarray(inputs["positions"], dtype=np.int64).reshape(-1)[rows_in_sequence]
     else:
-        at = int(params.get("position", 0)) + places
+        at = int(params.get("position", 0)) + rows_in_sequence
     turns = table[at.clip(0, int(params["TABLE_ROWS"]) - 1)]
     cos, sin = turns[:, None, 0::2], turns[:, None, 1::2]
     heads = x[:rows].reshape(rows, int(params["HEADS"]), -1)

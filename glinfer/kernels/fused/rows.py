@@ -43,7 +43,7 @@ CHOICE_WORDS = slice(NOISE_KEY, SOURCE)
 """The words that control the choice of a token."""
 DRAWN, LONG, BACK = 1, 2, 4
 """Bits of the word NOISE."""
-PLACE, LAST = WANTED, SOURCE
+LEARNED, LAST = WANTED, SOURCE
 """For consecutive rows of a text, the word SOURCE holds the text's last position; in embedding models the word WANTED
 holds the row of the table of positions and token types."""
 
@@ -148,7 +148,7 @@ def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
     return np.asarray(np.minimum(words[:, POSITION] + moved, rows - 1))
 
 
-def places_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int]]:
+def positions_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int]]:
     """For an oracle: the position of each row, and the cache slot at which its sequence begins.
 
     A draw without a table has the one row at the run value position, in a sequence that begins in the first slot.
@@ -158,7 +158,7 @@ def places_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, in
     return [(int(info[POSITION]), int(info[BASE])) for info in inputs["rows"]]
 
 
-def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+def stored_rows(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     """For an oracle: the cache slots of the tokens of ``rows`` rows of a table, by default the first ones."""
     table = inputs["rows"][int(params.get("first_row", 0)) :][:rows].astype(np.intp)
     if "RING" not in params:

@@ -69,7 +69,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect(X_ROWS, None, found)
     shapes.expect("gains", 2, cols - 4 * params["QUERY_AT"] if params.get("WHOLE") else 4 * params["HEAD_TEXELS"])
     shapes.expect("rope", None, 4 * (params["HEAD_TEXELS"] + params.get("QUERY_TURNS", 0)))
-    shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its place")
+    shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its texels")
     if params["ALONE"] and params.get("ROPE"):
         shapes.require(params["position"] < shapes.rows("rope"), f"there is no position {params['position']}")
 

@@ -208,7 +208,7 @@ class LoweringBase:
 
     def low_rank(self, recipe: Recipe) -> LowRankSum | None:
         """What adapters add to a product; None where they change none of its matrices."""
-        _, ranks = self.adapters.places(recipe)
+        _, ranks = self.adapters.ranges(recipe)
         if not ranks:
             return None
         down, up = (self.weight(f"{recipe.name}.{each}") for each in ("lora_down", "lora_up"))

@@ -66,9 +66,9 @@ class Lowering(LoweringBase):
         """Draw the attention of a layer over its cache, of one row of each sequence."""
         heads, to = self.recipes.heads(layer), f"blocks.{layer}.attn"
         mixed, queries = self.blocks(self.called(self.name_of("attn.mixed", layer)), self.most_rows, heads.width), None
-        if self.in_bytes or node.of.source is not None:  # the cache that the layer reads has no place for queries
-            place = self.name_of("queries", layer)
-            queries = self.by_row(layer, "attn.queries", self.qkv(layer), place, self.most_rows)
+        if self.in_bytes or node.of.source is not None:  # the cache that the layer reads has no room for queries
+            name = self.name_of("queries", layer)
+            queries = self.by_row(layer, "attn.queries", self.qkv(layer), name, self.most_rows)
         how: dict[str, Any] = {"rows": self.table, "stats": self.stats}
         scores, values = (self.in_slots(f"h.{layer}.attn.{part}") for part in ("scores", "values"))
         self.plan.draw(cached_scores(scores, cache, self.scores, heads, queries=queries, **how))
@@ -160,7 +160,7 @@ class Lowering(LoweringBase):
     def name_heads(self, layer: int, letter: str, heads: int, start: int, *, straight: bool = True) -> None:
         """Name queries, keys or values, which the last draw has written, ``straight`` into the cache or not."""
         dim = self.config.layer(layer).head_dim
-        order = () if letter == "v" else tuple(map(int, self.recipes.turned_places(dim)))
+        order = () if letter == "v" else tuple(map(int, self.recipes.rotary_index(dim)))
         how: dict[str, Any] = {"start": start, "order": order, "rows": "position" if straight else "only"}
         self.value(f"blocks.{layer}.attn.{letter}", View(dim, heads, cols_apart=head_floats(dim), **how))
 
@@ -392,7 +392,7 @@ class Lowering(LoweringBase):
     @cached_property
     def raw_inner(self) -> bool:
         """Whether the MLP's first product leaves bare sums, which no adapter reads, nor adds to after the norm."""
-        kernels, first, recipes, places = self.kernels, self.graph.layer(0).mlp, self.recipes, self.adapters.places
+        kernels, first, recipes, ranks = self.kernels, self.graph.layer(0).mlp, self.recipes, self.adapters.ranges
         shares = self.few and kernels.part_steps > 0 and kernels.split_inner
         plain = isinstance(first.body, Mlp) and not first.body.alphas
         return (
@@ -401,7 +401,7 @@ class Lowering(LoweringBase):
             and not first.norm.rounded
             and plain
             and not any(
-                places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
+                ranks(recipes.down(layer))[1] or (ranks(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
                 for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
             )
         )

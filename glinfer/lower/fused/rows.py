@@ -179,7 +179,7 @@ class _RowsLowering(Lowering):
         Where adapters change experts, each row is computed by itself, as its expert's adapter is its own.
         """
         up, down = self.recipes.up(layer), self.recipes.down(layer)
-        adapted = any(self.adapters.places(each)[1] for each in (up, down))
+        adapted = any(self.adapters.ranges(each)[1] for each in (up, down))
         most = self.plan.max_rows
         if self.few or adapted or most <= self.few_expert_rows or most * experts.used < experts.count:
             return super().expert_products(layer, experts, x, choice)
@@ -187,17 +187,17 @@ class _RowsLowering(Lowering):
         groups = most_groups(self.most_rows, targets, experts)
         tally = self.whole_vector("row.mlp.tally", tally_rows(self.most_rows), experts.count)
         chosen = self.whole_vector("row.mlp.groups", groups, CHOICE_FLOATS * targets)
-        places = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
+        rows = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
         inner = self.dealt("row.mlp.inner", groups, config.intermediate_size)
         parts = self.dealt("row.mlp.parts", groups, config.hidden_size)
         norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
         first, second = (Pass(each.name, self.kernels, rows=groups) for each in (up, down))
         self.plan.draw(
-            *group_draws(self.in_rows(name), choice, tally, places, chosen, experts, targets=targets),
+            *group_draws(self.in_rows(name), choice, tally, rows, chosen, experts, targets=targets),
             gemm(first, x, self.matrix(up), inner, experts=experts, chosen=chosen, **norm),
             gemm(second, inner, self.matrix(down), parts, experts=experts, chosen=chosen),
         )
-        return parts, places
+        return parts, rows
 
     @property
     def few_expert_rows(self) -> int:

@@ -458,14 +458,14 @@ class _PlainLowering:
 
     def probs_beside_sinks(self, name: str, sinks: ModelTensor, scores: TensorSpec) -> None:
         """Draw the softmax of rows of scores with the sink of their head as one more, which is then left out."""
-        places, rows = scores.shape
+        count, rows = scores.shape
         of_each_row = [Axis(sinks.shape[0], 0, 1), Axis(rows, 0, 0)]
-        column = self.copy(f"{name}.sinks", "attn.sinks", self.vector(sinks), (places, 1), of_each_row)
-        joined, shared = (self.scratch(f"{name}.{part}", places, rows + 1) for part in ("with_sinks", "shares"))
+        column = self.copy(f"{name}.sinks", "attn.sinks", self.vector(sinks), (count, 1), of_each_row)
+        joined, shared = (self.scratch(f"{name}.{part}", count, rows + 1) for part in ("with_sinks", "shares"))
         self.plan.draw(concat(Pass(f"{name}.with_sinks", self.kernels, "attn.sinks"), [scores, column], joined))
         self.normalize(f"{name}.shares", "attn.sinks", "softmax", joined, shared)
-        axes = [Axis(places, 1, 0), Axis(rows, 0, 1)]
-        self.copy(f"{name}.probs", "attn.probs", shared, (places, rows), axes)
+        axes = [Axis(count, 1, 0), Axis(rows, 0, 1)]
+        self.copy(f"{name}.probs", "attn.probs", shared, (count, rows), axes)
 
     def convolve(self, name: str, kind: str, conv: Linear, x: TensorSpec) -> TensorSpec:
         """Draw the convolution of each element over its tokens; its weights are [positions, D]."""

@@ -100,8 +100,8 @@ class Weights(Recipes):
             yield self._embeddings("wte", self.graph.embeddings)
         if self.graph.per_layer_norm is not None:
             yield _gain("per_layer.gain", self.graph.per_layer_norm.name, config.hidden_size_per_layer_input)
-        if self.places:
-            yield Weight("wpe", _table(self.places, width, self.positions_format), FoldedWeights._places)
+        if self.position_rows:
+            yield Weight("wpe", _table(self.position_rows, width, self.positions_format), FoldedWeights._positions)
         for rope, name in self.ropes.items():
             layout = _table(config.angle_rows, self.rope_floats(rope) * (1 + rope.scales_queries))
             yield Weight(name, layout, partial(FoldedWeights._rope, rope=rope))
@@ -204,7 +204,7 @@ class Weights(Recipes):
             yield Weight(
                 f"{name}.norm", _table(1, recipe.width), lambda made: recipe.ordered(made._gain(recipe.rounded))[None]
             )
-        if ranks := adapters.places(recipe)[1]:
+        if ranks := adapters.ranges(recipe)[1]:
             count, each = len(adapters.names), ranks + RANK_STEP * self.norm_is_biased(recipe)
             layout = _words(count * recipe.experts * ranks, recipe.width, "f32", quads=False)
             yield Weight(f"{name}.lora_down", layout, lambda made: made._down(recipe))
@@ -444,15 +444,15 @@ class FoldedWeights(Mapping[str, Array]):
         in_threads(fill, range(0, len(halves), step))
         return halves
 
-    def _places(self) -> Array:
+    def _positions(self) -> Array:
         """Learned positions, [S, D]; with token types, their sums: those of the first type, then the second."""
         names, config, form = self._recipes.names, self._checkpoint.config, self._recipes.positions_format
         if not config.type_vocab_size:
             return self._table("wpe", weight_name(names.positions), form)
-        places = self._take(weight_name(names.token_types))[:, None]
+        sums = self._take(weight_name(names.token_types))[:, None]
         if not config.family.rotary:
-            places = places + self._take(weight_name(names.positions))
-        return self._stored("wpe", places.reshape(-1, config.hidden_size), form)
+            sums = sums + self._take(weight_name(names.positions))
+        return self._stored("wpe", sums.reshape(-1, config.hidden_size), form)
 
     def _norm_bias(self, norm: str) -> Wide:
         """The bias of a LayerNorm, or zeros."""
@@ -490,7 +490,7 @@ class FoldedWeights(Mapping[str, Array]):
 
     def _head_gains(self, node: Attention, layer: int) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
-        order = self._recipes.turned_head(node.of.head_dim)
+        order = self._recipes.rotated_head(node.of.head_dim)
         found = np.zeros((2, self._recipes.gain_floats(layer)), dtype=np.float32)
         if node.of.latent is not None:  # whose gain the products have absorbed
             return found + np.float32(1)
@@ -524,9 +524,9 @@ def _by_piece(
 
     def fill(piece: tuple[_Matrix, int, int, int]) -> None:
         source, above, start, end = piece
-        places = order[slice(*np.searchsorted(in_order, (above + start, above + end)))]
+        targets = order[slice(*np.searchsorted(in_order, (above + start, above + end)))]
         for array, rows in zip(found, make(read(source, start, end)), strict=True):
-            array[places] = rows[recipe.rows[places] - above - start]
+            array[targets] = rows[recipe.rows[targets] - above - start]
 
     pieces, above, step = [], 0, max(1, PIECE_WEIGHTS // sources[0].shape[1])
     for source in sources:

@@ -271,20 +271,20 @@ class Recipes:
         branch, heads = self.graph.layer(layer).mixing, self.heads(layer)
         node = branch.body
         assert isinstance(node, Attention)
-        dim, order = node.of.head_dim, self._turned_order(node.of.head_dim)
+        dim, order = node.of.head_dim, self._rotary_order(node.of.head_dim)
         pitch = 2 * dim if node.of.gated else dim  # gates follow the queries of each head
-        queries = _heads_in_place(heads.count, dim, heads.floats, order, pitch)
+        queries = _padded_heads(heads.count, dim, heads.floats, order, pitch)
         parts, above, behind = [], 0, node.gate or node.low
         sources = [each for each in (node.k, node.v, node.q, behind) if each is not None]
         if node.k is not None:
-            keys, values = (_heads_in_place(heads.kv, dim, heads.floats, each) for each in (order, None))
-            values = values if node.of.latent is None else self._latents_in_place(heads.floats, node.of, 1)
+            keys, values = (_padded_heads(heads.kv, dim, heads.floats, each) for each in (order, None))
+            values = values if node.of.latent is None else self._padded_latents(heads.floats, node.of, 1)
             apart, above = 0 if node.v is None else node.k.outputs, node.k.outputs
             parts, above = [keys, _moved(values, apart)], above + apart
         between = np.full(heads.queries_at - sum(map(len, parts)), PADDING)
         parts += [between, _moved(queries, above)]
         if node.of.gated:
-            gates = _heads_in_place(heads.count, dim, heads.floats, None, pitch)
+            gates = _padded_heads(heads.count, dim, heads.floats, None, pitch)
             parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, above + dim)]
         elif behind is not None:
             own = above + node.q.outputs + np.arange(behind.outputs)
@@ -303,7 +303,7 @@ class Recipes:
         gates = heads.width if of.gated else heads.count if of.head_gates else self.config.q_lora_rank
         return self.gates_at + gates if gates else heads.cols
 
-    def _turned_order(self, dim: int) -> Rows | None:
+    def _rotary_order(self, dim: int) -> Rows | None:
         """The elements of a head in the order that puts rotary pairs side by side; None if they already are."""
         rank, halves = self.config.kv_lora_rank, self.family.positions == "halves"
         if not halves and not rank:
@@ -313,21 +313,21 @@ class Recipes:
         return np.concatenate([rank + pairs, np.arange(rank)] if rank else [pairs, np.arange(turned, dim)])
 
     @staticmethod
-    def _latents_in_place(floats: int, of: LayerConfig, heads: int) -> Rows:
-        """The source of each of [heads · floats] elements: of a head the latent, after the place of what turns."""
+    def _padded_latents(floats: int, of: LayerConfig, heads: int) -> Rows:
+        """The source of each of [heads · floats] elements: of a head the latent, after the rotated elements."""
         assert of.latent is not None
-        place = np.full((heads, floats), PADDING)
-        place[:, of.head_dim - of.latent.rank : of.head_dim] = np.arange(heads * of.latent.rank).reshape(heads, -1)
-        return place.reshape(-1)
+        rows = np.full((heads, floats), PADDING)
+        rows[:, of.head_dim - of.latent.rank : of.head_dim] = np.arange(heads * of.latent.rank).reshape(heads, -1)
+        return rows.reshape(-1)
 
-    def turned_places(self, dim: int) -> Rows:
-        """The place of each element of a head of keys or queries within its head of ``dim`` elements."""
-        order = self._turned_order(dim)
+    def rotary_index(self, dim: int) -> Rows:
+        """The index of each element of a head of keys or queries within its head of ``dim`` elements."""
+        order = self._rotary_order(dim)
         return np.arange(dim) if order is None else np.argsort(order)
 
-    def turned_head(self, dim: int) -> Rows:
-        """The element at each place of a head of keys or queries, then padding."""
-        return _heads_in_place(1, dim, head_floats(dim), self._turned_order(dim))
+    def rotated_head(self, dim: int) -> Rows:
+        """The element at each index of a head of keys or queries, then padding."""
+        return _padded_heads(1, dim, head_floats(dim), self._rotary_order(dim))
 
     def gain_floats(self, layer: int) -> int:
         """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
@@ -364,9 +364,9 @@ class Recipes:
         node = branch.body
         assert isinstance(node, Attention | Convolution | DeltaMixing)
         if isinstance(node, Attention) and node.of.head_dim != (floats := head_floats(node.of.head_dim)):
-            inputs = _heads_in_place(config.num_attention_heads, node.of.head_dim, floats)
+            inputs = _padded_heads(config.num_attention_heads, node.of.head_dim, floats)
         if isinstance(node, Attention) and node.of.latent is not None:
-            inputs = self._latents_in_place(head_floats(node.of.head_dim), node.of, config.num_attention_heads)
+            inputs = self._padded_latents(head_floats(node.of.head_dim), node.of, config.num_attention_heads)
         end = self._end(branch) | ({"before": node.out_norm} if isinstance(node, Attention) else {})
         return self._recipe(f"{branch.name}.out_proj", layer, (node.out,), inputs=inputs, writes_stream=True, **end)
 
@@ -491,7 +491,7 @@ class Recipes:
         return "rgba16f" if form == F16 else "rgba32f"
 
     @property
-    def places(self) -> int:
+    def position_rows(self) -> int:
         """Rows of the table that is added to embeddings, of positions and token types; 0 for none."""
         config = self.config
         if self.family.rotary:
@@ -525,14 +525,14 @@ def head_floats(dim: int) -> int:
     return -(-dim // QUAD_FLOATS) * QUAD_FLOATS
 
 
-def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None, pitch: int = 0) -> Rows:
+def _padded_heads(heads: int, dim: int, floats: int, order: Rows | None = None, pitch: int = 0) -> Rows:
     """The source row of each of [heads · floats] rows: heads of ``dim`` rows in ``order``, then padding.
 
     The heads of the source lie ``pitch`` rows apart, ``dim`` where it is left out.
     """
-    place = np.full((heads, floats), PADDING)
-    place[:, :dim] = (pitch or dim) * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
-    return place.reshape(-1)
+    rows = np.full((heads, floats), PADDING)
+    rows[:, :dim] = (pitch or dim) * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
+    return rows.reshape(-1)
 
 
 def channels_in_order(rule: DeltaRule) -> Rows:
