@@ -96,9 +96,9 @@ const int part = 0;
 // The slot of row n in its texture, and the first block of its inputs there.
 #if defined(EXPERT_BLOCKS) && !defined(X_PART)
 uniform sampler2D chosen;
-#define CHOSEN_PLACES CHOSEN_TILES, CHOSEN_PITCH, CHOSEN_SLOT_STEP, CHOSEN_BLOCK_STEP, CHOSEN_COLUMNS
+#define CHOSEN_LAYOUT CHOSEN_TILES, CHOSEN_PITCH, CHOSEN_SLOT_STEP, CHOSEN_BLOCK_STEP, CHOSEN_COLUMNS
 #define CHOSEN_ROW(n) \
-    FETCH(chosen, (block_origin(out_slot, 0, CHOSEN_PLACES) + lane_offset(n)), ivec2(CHOSEN_WIDTH, CHOSEN_HEIGHT))
+    FETCH(chosen, (block_origin(out_slot, 0, CHOSEN_LAYOUT) + lane_offset(n)), ivec2(CHOSEN_WIDTH, CHOSEN_HEIGHT))
 #define LEAVE_OUT(n, X, R, Y, V, A, B, C, D, E, F, S) Y = vec4(0.0);
 int x_slots[ROWS];
 #endif
@@ -120,9 +120,9 @@ int x_first, choice_number;
 
 // Texel `inner` of a block of the inputs of row n, in texture X.
 #if TOGETHER
-#define X_TEXEL(n, X, number) FETCH(x, IN_X(block_origin(X_SLOT(n), x_first + (number), X_PLACES) + inner), X_SIZE)
+#define X_TEXEL(n, X, number) FETCH(x, IN_X(block_origin(X_SLOT(n), x_first + (number), X_LAYOUT) + inner), X_SIZE)
 #else
-#define X_TEXEL(n, X, number) FETCH(X, IN_X(block_origin(X_SLOT(n), x_first + (number), X_PLACES) + inner), X_SIZE)
+#define X_TEXEL(n, X, number) FETCH(X, IN_X(block_origin(X_SLOT(n), x_first + (number), X_LAYOUT) + inner), X_SIZE)
 #endif
 #ifdef RAW_INPUT
 #include "common/raw_input.glsl"

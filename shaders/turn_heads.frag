@@ -42,8 +42,8 @@ EACH_ROW(DECLARE_TARGET)
     if (normed) Y = NORMED(Y, n); \
     Y = stored(Y);
 
-ivec2 place(int slot, int texel) {
-    return texel_place(slot, texel, X_PLACES);
+ivec2 position_of(int slot, int texel) {
+    return texel_position(slot, texel, X_LAYOUT);
 }
 
 void main() {
@@ -77,12 +77,12 @@ void main() {
     EACH_ROW(DECLARE_SUM)
     if (divided) {
         for (int i = 0; i < width; i++) {
-            ivec2 from = place(slot, first + i);
+            ivec2 from = position_of(slot, first + i);
             EACH_ROW(SQUARE)
         }
     }
     vec4 gain = FETCH(gains, ivec2((key ? 0 : 1) / GAINS_STACK * GAINS_TEXELS + inside, (key ? 0 : 1) % GAINS_STACK),
                       ivec2(GAINS_WIDTH, GAINS_HEIGHT));
-    ivec2 own = place(slot, texel);
+    ivec2 own = position_of(slot, texel);
     EACH_ROW(FINISH)
 }
