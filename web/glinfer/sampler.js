@@ -13,7 +13,7 @@ const LARGEST = 2 ** 128 - 2 ** 104; // the largest float32
 const MOST_NOISE = 17; // more than any token's
 
 /**
- * The place of the largest number, the first of equal ones.
+ * The index of the largest number, the first of equal ones.
  * @param {ArrayLike<number>} numbers
  * @returns {number}
  * @throws {GlinferError} one of them is NaN, or all are 0: the model's output is broken.
