@@ -36,7 +36,7 @@ from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
 
 _SHOWN_FIELDS = 6  # known fields that a message lists
-_FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other whole numbers with a default may be 0
+_FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other integers with a default may be 0
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
 MAX_GROUPS = 32
@@ -251,7 +251,7 @@ class ModelConfig:
             value = getattr(self, field.name)
             least = int(field.default is dataclasses.MISSING or field.name in _FILLED_IN)
             if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_CONFIG_NUMBER):
-                raise self._error(field.name, f"a whole number from {least} to {MAX_CONFIG_NUMBER}")
+                raise self._error(field.name, f"an integer from {least} to {MAX_CONFIG_NUMBER}")
             if field.type == "bool" and not isinstance(value, bool):
                 raise self._error(field.name, "true or false")
         if not given_head_dim and self.hidden_size % self.num_attention_heads:
@@ -306,7 +306,7 @@ class ModelConfig:
         elif self.num_dense_layers >= self.num_hidden_layers:
             raise self._error("num_dense_layers", f"fewer than the {self.num_hidden_layers} layers")
         elif not 2 <= self.num_experts <= MAX_EXPERTS:
-            raise self._error("num_experts", f"a whole number from 2 to {MAX_EXPERTS}")
+            raise self._error("num_experts", f"an integer from 2 to {MAX_EXPERTS}")
         elif family.names.expert_norm and not self.shared_intermediate_size:
             raise self._error("shared_intermediate_size", "the width of the MLP beside the experts")
         elif self.num_experts_per_tok > self.num_experts:
@@ -365,7 +365,7 @@ class ModelConfig:
 
     def _check_taps(self, name: str) -> None:
         if not 2 <= getattr(self, name) <= LONGEST_CONVOLUTION:
-            raise self._error(name, f"a whole number from 2 to {LONGEST_CONVOLUTION}")
+            raise self._error(name, f"an integer from 2 to {LONGEST_CONVOLUTION}")
 
     def _check_delta_rule(self, family: Family | None) -> None:
         kind = BOTH if BOTH in self.layer_types else DELTA

@@ -299,7 +299,7 @@ def facts_of(plan: Plan, edge: int, **further: Any) -> Facts:
 
 
 def _number(value: float) -> int | str:
-    """Whole numbers stay; floats are spelt, since 1 and 1.0 are two programs."""
+    """Integers stay; floats are spelt, since 1 and 1.0 are two programs."""
     return int(value) if isinstance(value, int | np.integer) else repr(float(value))
 
 

@@ -262,14 +262,14 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:
-    """Parse whole numbers such as ``13,132,251``; ``what`` names them in the InputError for other text."""
+    """Parse integers such as ``13,132,251``; ``what`` names them in the InputError for other text."""
     numbers = []
     for part in filter(None, map(str.strip, text.split(","))):
         try:
             numbers.append(int(part))
         except ValueError:
             found = part if len(part) <= 40 else f"{part[:40]}…"
-            raise InputError(f"found {found!r} in the {what}; expected whole numbers such as 13,132,251") from None
+            raise InputError(f"found {found!r} in the {what}; expected integers such as 13,132,251") from None
     return numbers
 
 

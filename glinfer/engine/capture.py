@@ -14,7 +14,7 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
-from glinfer.engine.ids import Ids, check_callback, whole_number
+from glinfer.engine.ids import Ids, check_callback, integer
 from glinfer.engine.logits import softmax
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
@@ -212,7 +212,7 @@ class Inspected(Closing):
         """
         self._require_open()
         count, context = self.config.num_hidden_layers, self.config.max_position_embeddings
-        if whole_number("the block", block) >= count:
+        if integer("the block", block) >= count:
             raise InputError(f"there is no block {block}; expected 0 to {count - 1}")
         ids = self._ids_of(prompt)
         if len(ids) > context:

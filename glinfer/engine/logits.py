@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.ids import real_number, whole_number
+from glinfer.engine.ids import integer, real_number
 from glinfer.errors import InputError
 
 Floats = npt.NDArray[np.float32]
@@ -102,7 +102,7 @@ class LogitChanges:
         if not isinstance(bias, Mapping):
             raise InputError(f"logit_bias is {type(bias).__name__}; expected a mapping of token ids to numbers")
         for token, value in bias.items():
-            number = whole_number("for a token of logit_bias", token)
+            number = integer("for a token of logit_bias", token)
             if number >= vocab:
                 raise InputError(f"token {number} of logit_bias is outside the vocabulary; expected 0 to {vocab - 1}")
             named[number] = _finite(f"the logit_bias of token {number}", value)

@@ -16,7 +16,7 @@ from glinfer.engine.chat import ChatOptions, Chatting
 from glinfer.engine.defaults import merged
 from glinfer.engine.embed import Embeds
 from glinfer.engine.engine import EMBEDS, Engine
-from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_tokens, whole_number
+from glinfer.engine.ids import Ids, check_callback, check_count, check_ids, check_keep, check_tokens, integer
 from glinfer.engine.logits import LogitChanges
 from glinfer.engine.option_names import check_options, named_options
 from glinfer.engine.requests import DEFAULTS, BatchRequest, BatchResult, Running
@@ -539,7 +539,7 @@ class Model(Inspected, Embeds, Chatting):
             ends,
             reply=reply,
             changes=LogitChanges.checked(presence, frequency, options["logit_bias"], config.vocab_size),
-            top=None if top is None else whole_number("of logprobs", top),
+            top=None if top is None else integer("of logprobs", top),
             adapter=self.adapters.number(options["lora"]),
             keep=check_keep(options["keep"], config.max_position_embeddings, len(ids)),
             before=self._before,

@@ -57,7 +57,7 @@ class SamplingOptions:
         top_p: keep the smallest set of most probable tokens whose mass reaches this; 1 keeps all.
         min_p: keep tokens at least this fraction as probable as the most probable one; 0 keeps all.
         repetition_penalty: above 1 makes tokens already in the context less likely; 1 changes nothing.
-        seed: whole number that makes the draws repeatable; None draws a new seed.
+        seed: integer that makes the draws repeatable; None draws a new seed.
 
     Raises:
         InputError: a field has the wrong type, is NaN, or is out of range.
@@ -79,10 +79,10 @@ class SamplingOptions:
                 raise _bad(name, value, expected)
             object.__setattr__(self, name, number)
         off = isinstance(self.top_k, (int, np.integer)) and self.top_k == -1  # as in vLLM and llama.cpp
-        top_k = 0 if off else _whole("top_k", self.top_k, "a whole number of at least 1, or 0 or -1 for off")
+        top_k = 0 if off else _integer("top_k", self.top_k, "an integer of at least 1, or 0 or -1 for off")
         object.__setattr__(self, "top_k", top_k)
         if self.seed is not None:
-            object.__setattr__(self, "seed", _whole("seed", self.seed, "a whole number, 0 or more, or None"))
+            object.__setattr__(self, "seed", _integer("seed", self.seed, "an integer of at least 0, or None"))
 
     def _repr_html_(self) -> str:
         values = [(name, "fresh" if value is None else value) for name, value in asdict(self).items()]
@@ -366,7 +366,7 @@ def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
     try:
         ids = np.asarray(history)
     except (TypeError, ValueError):
-        raise InputError("the history is not a list of token ids; expected whole numbers") from None
+        raise InputError("the history is not a list of token ids; expected integers") from None
     if ids.ndim == 1 and ids.size == 0:
         return np.zeros(0, dtype=np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -378,8 +378,8 @@ def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
     return ids.astype(np.int64)
 
 
-def _whole(name: str, value: object, expected: str) -> int:
-    """``value`` as an int if it is a whole number of 0 or more."""
+def _integer(name: str, value: object, expected: str) -> int:
+    """``value`` as an int if it is an integer of at least 0."""
     if (number := index_of(value)) < 0:
         raise _bad(name, value, expected)
     return number

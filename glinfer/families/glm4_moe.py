@@ -27,8 +27,8 @@ NAMES = replace(
 
 def groups(settings: Settings, count: int = 1, kept: int = 1) -> Fields:
     """The groups of experts, and how many of them a token uses; no fields if it uses all."""
-    count = settings.whole("n_group", count)
-    return _grouped(count, settings.whole("topk_group", kept, most=count))
+    count = settings.integer("n_group", count)
+    return _grouped(count, settings.integer("topk_group", kept, most=count))
 
 
 def _grouped(count: int, kept: int) -> Fields:
@@ -49,9 +49,9 @@ def experts(
     ``shared``, ``dense``, ``scale`` and ``grouping`` (groups, and those a token uses) are defaults of missing settings;
     without ``grouping`` experts have no groups.
     """
-    shared = settings.whole("n_shared_experts", shared, least=0)
+    shared = settings.integer("n_shared_experts", shared, least=0)
     return {
-        "num_dense_layers": settings.whole("first_k_dense_replace", dense, least=0),
+        "num_dense_layers": settings.integer("first_k_dense_replace", dense, least=0),
         "shared_intermediate_size": shared * fields["intermediate_size"],
         "routed_scaling_factor": settings.number("routed_scaling_factor", scale),
         **(groups(settings, *grouping) if grouping else {}),
@@ -72,8 +72,8 @@ def dense_layers(settings: Settings, fields: Fields) -> Fields:
 
 def metadata_of_experts(keys: Keys, fields: Fields) -> Fields:
     """How experts are weighted in a GGUF file, and their groups, which older files lack."""
-    count = keys.whole(_GROUPS, 1, least=0)
-    kept = keys.whole(_KEPT, least=1, most=count) if count > 1 else count
+    count = keys.integer(_GROUPS, 1, least=0)
+    kept = keys.integer(_KEPT, least=1, most=count) if count > 1 else count
     weighted = {"norm_topk_prob": keys.flag(_NORMED), "routed_scaling_factor": keys.number(_SCALE, 1.0)}
     return weighted | _grouped(count, kept)
 

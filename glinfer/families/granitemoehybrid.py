@@ -33,12 +33,12 @@ def scan_layers(settings: Settings, fields: Fields) -> Fields:
     pattern = shortest_pattern(kinds_of(settings, "layer_types", layers, KINDS, [DELTA] * layers))
     if DELTA not in pattern:
         return {}
-    return {"layer_types": pattern, **scan_heads(settings, settings.whole("mamba_expand", 2) * fields["hidden_size"])}
+    return {"layer_types": pattern, **scan_heads(settings, settings.integer("mamba_expand", 2) * fields["hidden_size"])}
 
 
 def scan_heads(settings: Settings, inner: int, words: str = "mamba_expand · hidden_size") -> Fields:
     """The sizes of a scan whose heads have ``inner`` elements together."""
-    heads = settings.whole("mamba_n_heads", _IN_FILES["linear_num_value_heads"])
+    heads = settings.integer("mamba_n_heads", _IN_FILES["linear_num_value_heads"])
     automatic = settings.value(_HEAD) in (None, "auto")
     known = Settings({**settings.values, _HEAD: max(1, inner // heads)}, settings.label) if automatic else settings
     found = scan_sizes(known, _SIZES, {**FAMILY.usual, **_IN_FILES})

@@ -14,7 +14,7 @@ _DENSE, _FORM, _GGUF = granitemoehybrid.FAMILY, granitemoehybrid.FAMILY.in_huggi
 
 def _shared_width(settings: Settings, fields: Fields) -> Fields:
     """The width of the MLP that all tokens use."""
-    return {"shared_intermediate_size": settings.whole("shared_intermediate_size", 1024)}
+    return {"shared_intermediate_size": settings.integer("shared_intermediate_size", 1024)}
 
 
 FAMILY = replace(

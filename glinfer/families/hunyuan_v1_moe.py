@@ -18,10 +18,10 @@ def _alike(settings: Settings, name: str, usual: int) -> int:
     """A number, or that of all layers."""
     found = settings.value(name)
     if not isinstance(found, list):
-        return settings.whole(name, usual)
+        return settings.integer(name, usual)
     if not found or any(each != found[0] for each in found):
         raise settings.refused(name, "the same number for every layer")
-    return replace(settings, values={name: found[0]}).whole(name)
+    return replace(settings, values={name: found[0]}).integer(name)
 
 
 def _experts(settings: Settings, fields: Fields) -> Fields:

@@ -18,7 +18,7 @@ def _turned_layers(settings: Settings, fields: Fields) -> Fields:
             raise settings.refused(name, f"a list of {layers} numbers, 0 for a layer without angles and 1 for others")
         pattern = shortest_pattern([int(each) for each in listed[:layers]])
     else:
-        pattern = every(settings.whole("no_rope_layer_interval", _PERIOD, most=LONGEST_PERIOD), layers, 1, 0)
+        pattern = every(settings.integer("no_rope_layer_interval", _PERIOD, most=LONGEST_PERIOD), layers, 1, 0)
     return {"rotary_layers": pattern if 0 in pattern else ()}
 
 

@@ -43,7 +43,7 @@ class Pretence:
     Attributes:
         about: a description.
         limits, extensions: its limits, None for the driver's, and whether it has the driver's extensions.
-        whole_numbers, floats: change uniforms of that type.
+        integers, floats: change uniforms of that type.
         texels: changes texels on their way to the driver, given their numbers.
         reads: changes texels that are read; given [count, 4] numbers.
         shader: a pattern in shaders, and what stands there instead.
@@ -57,7 +57,7 @@ class Pretence:
     about: str
     limits: Limits | None = None
     extensions: bool = True
-    whole_numbers: Callable[[Numbers], Numbers] | None = None
+    integers: Callable[[Numbers], Numbers] | None = None
     floats: Callable[[Numbers], Numbers] | None = None
     texels: Callable[[Numbers], Numbers] | None = None
     reads: Callable[[Numbers], Numbers] | None = None
@@ -83,7 +83,7 @@ def _halves(numbers: Numbers) -> Numbers:
 PRETENCES: Mapping[str, Pretence] = {
     "webgl2": Pretence("WebGL2's guaranteed minimum, without extensions", Limits.webgl2_minimum(), extensions=False),
     "slow": Pretence("a GPU that is slower than the CPU", renderer="V3D 7.1"),
-    "short": Pretence("integer uniforms of 16 bits", whole_numbers=lambda x: x.astype(np.int16)),
+    "short": Pretence("integer uniforms of 16 bits", integers=lambda x: x.astype(np.int16)),
     "half": Pretence("float uniforms of 16 bits", floats=_halves),
     "short-words": Pretence("words of textures with 16 bits", texels=_short),
     "half-texels": Pretence("float textures of 16 bits", texels=_halves),
@@ -136,9 +136,9 @@ class PretendedContext:
             "glGetFloatv": ((None, c_uint32, POINTER(c_float)), self._floats),
             "glDrawArraysInstanced": ((None, c_uint32, *[c_int32] * 3), self._draw),
         }
-        if pretence.whole_numbers is not None:
+        if pretence.integers is not None:
             kinds = {"glUniform1iv": c_int32, "glUniform1uiv": c_uint32}
-            self._wrapped |= {name: self._uniform(kind, pretence.whole_numbers) for name, kind in kinds.items()}
+            self._wrapped |= {name: self._uniform(kind, pretence.integers) for name, kind in kinds.items()}
         if pretence.floats is not None:
             self._wrapped["glUniform1fv"] = self._uniform(c_float, pretence.floats)
         if pretence.texels is not None:

@@ -253,7 +253,7 @@ class Program(GLObject):
         try:
             self._uniforms[name].value = value
         except (struct.error, TypeError, OverflowError):  # moderngl packs the value by the uniform's type
-            kind = "a whole number of 32 bits" if self._uniforms[name].fmt.endswith(("i", "I")) else "a number"
+            kind = "an integer of 32 bits" if self._uniforms[name].fmt.endswith(("i", "I")) else "a number"
             raise PlanError(f"shader {self.shader}: uniform {name!r} is {value!r}; expected {kind}") from None
         self.values[name] = value
 

@@ -24,7 +24,7 @@ _LONGEST = "max_position_embeddings"
 
 
 def _float(number: float) -> float:
-    """A number as a float; infinite for a whole number beyond all floats."""
+    """A number as a float; infinite for an integer beyond all floats."""
     try:
         return float(number)
     except OverflowError:

@@ -47,14 +47,14 @@ class RunValue:
         """Refuse a value outside the range.
 
         Raises:
-            PlanError: the value is not a number, is outside the range, or is a fraction instead of a whole number.
+            PlanError: the value is not a number, is outside the range, or is a fraction instead of an integer.
         """
         whole = isinstance(self.smallest, int)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             value = None if value is None else repr(value)
         elif self.smallest <= value <= self.largest:
             return
-        kind = "a whole number" if whole else "a number"
+        kind = "an integer" if whole else "a number"
         raise PlanError(f"{self.name} is {value}; expected {kind} from {self.smallest} to {self.largest}")
 
 

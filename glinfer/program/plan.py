@@ -307,7 +307,7 @@ def _check_formats(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
     for slot, tensor in (*draw.inputs, *(("output", name) for name in draw.writes)):
         format_name = table[tensor].format
         if slot not in either and FORMATS[format_name].is_integer != (slot in integers):
-            numbers = "whole numbers" if slot in integers else "floats"
+            numbers = "integers" if slot in integers else "floats"
             raise PlanError(f"draw {draw.name}: {slot} {tensor} has format {format_name}; expected {numbers}")
 
 

@@ -90,7 +90,7 @@ def _flips(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def _words(blocks: Bytes, start: int, nbytes: int, dtype: str = "<u2") -> npt.NDArray[Any]:
-    """Bytes [start, start + nbytes) of each block as whole numbers."""
+    """Bytes [start, start + nbytes) of each block as integers."""
     return np.ascontiguousarray(blocks[:, start : start + nbytes]).view(dtype)
 
 

@@ -92,7 +92,7 @@ class Assignment(Movement):
 
         Args:
             x: float32, float16 or int32.
-            index: whole numbers, slices, one Ellipsis and None.
+            index: integers, slices, one Ellipsis and None.
             value: a tensor, an array or a number that broadcasts to the part; converted to the type of x, to float16
                 rounded to nearest, ties to even.
 

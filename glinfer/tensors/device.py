@@ -114,7 +114,7 @@ class Device(Closing):
         Args:
             shape: the edges, each at least 0.
             value: a number.
-            dtype: ``float32``, ``float16`` or ``int32``; by default int32 for a whole number, else float32.
+            dtype: ``float32``, ``float16`` or ``int32``; by default int32 for an integer, else float32.
 
         Raises:
             InputError: the type cannot hold the value.
@@ -269,7 +269,7 @@ class Device(Closing):
 
 
 def numbers(values: Any) -> Array:
-    """Convert array-like values to an array of whole numbers or floats; InputError for anything else."""
+    """Convert array-like values to an array of integers or floats; InputError for anything else."""
     if isinstance(values, Tensor):
         raise InputError("found a tensor; use it directly, or on another device its copy: tensor.numpy()")
     try:

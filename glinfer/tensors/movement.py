@@ -17,7 +17,7 @@ from glinfer.kernels.spec import TensorSpec
 from glinfer.tensors.base import Group, expect_whole
 from glinfer.tensors.indexing import Index, parts_of
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from, type_name
+from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_integer, shape_from, type_name
 
 
 class Movement(Group):
@@ -93,7 +93,7 @@ class Movement(Group):
         return self._moved(x, [*outer, rows, heads, columns], shape, out=out)
 
     def slice(self, x: Tensor, *index: Index, out: Tensor | None = None) -> Tensor:
-        """``x[index]`` with NumPy's basic indexing: whole numbers, slices, one Ellipsis, None for a new axis."""
+        """``x[index]`` with NumPy's basic indexing: integers, slices, one Ellipsis, None for a new axis."""
         own, parts = axes_of(x.shape), parts_of(x.shape, index)
         axes, row, col = [], 0, 0
         for part in parts:
@@ -202,8 +202,8 @@ def _axis(x: Tensor, axis: int) -> int:
     """Check an axis of x; returns it as a number from 0."""
     if not x.shape:
         raise InputError("x is [], which has no axes")
-    if not is_whole(axis) or not -x.ndim <= axis < x.ndim:
-        raise InputError(f"axis {axis} of x {list(x.shape)}; expected a whole number from {-x.ndim} to {x.ndim - 1}")
+    if not is_integer(axis) or not -x.ndim <= axis < x.ndim:
+        raise InputError(f"axis {axis} of x {list(x.shape)}; expected an integer from {-x.ndim} to {x.ndim - 1}")
     return operator.index(axis) % x.ndim
 
 

@@ -61,7 +61,7 @@ def _on_both_sides(kernel: str) -> tuple[Operator, Operator]:
     """The operator of a kernel with the tensor first, and with it second; the result has NumPy's type.
 
     The other operand may be an array or a number, which is uploaded for this draw; a number gets the tensor's type, and
-    a whole number becomes a float.
+    an integer becomes a float.
     """
 
     def combined(x: Tensor, other: Operand, *, second: bool = False) -> Tensor:
@@ -243,7 +243,7 @@ class Tensor:
         try:
             edges = [operator.index(edge) for edge in given]
         except TypeError:
-            raise InputError(f"found the shape {given}; expected whole numbers, one of which may be -1") from None
+            raise InputError(f"found the shape {given}; expected integers, one of which may be -1") from None
         unknown = edges.count(-1)
         known = math.prod(edge for edge in edges if edge != -1)
         if unknown == 1 and known > 0 and self.size % known == 0:
@@ -279,8 +279,8 @@ class Tensor:
         self.release()
 
 
-def is_whole(value: object) -> bool:
-    """Whether a value is a whole number of Python or NumPy, and not a boolean."""
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer of Python or NumPy, and not a boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -300,8 +300,8 @@ def type_name(dtype: object, known: Collection[str], also: Collection[str] = ())
 
 
 def shape_from(shape: object) -> Shape:
-    """A shape from the caller, where a whole number is one edge; InputError for anything else."""
+    """A shape from the caller, where an integer is one edge; InputError for anything else."""
     edges = shape if isinstance(shape, (tuple, list)) else (shape,)
-    if not all(is_whole(edge) and edge >= 0 for edge in edges):
-        raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")
+    if not all(is_integer(edge) and edge >= 0 for edge in edges):
+        raise InputError(f"found the shape {shape!r}; expected integers of at least 0")
     return tuple(int(edge) for edge in edges)

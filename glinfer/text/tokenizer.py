@@ -257,7 +257,7 @@ class Tokenizer:
         The ids are those of a whole text: the space that SentencePiece-like tokenizers put before it is removed.
 
         Raises:
-            InputError: an id is not a whole number, or has no token.
+            InputError: an id is not an integer, or has no token.
         """
         data = b"".join(map(self.token_bytes, ids))
         spaces = min(self._source.prefix, len(data) - len(data.lstrip(b" ")))
@@ -269,12 +269,12 @@ class Tokenizer:
         Rows of the model without a token in its ``tokenizer.json`` have no bytes.
 
         Raises:
-            InputError: ``token`` is not a whole number of at least 0, or is outside a BPE1 vocabulary.
+            InputError: ``token`` is not an integer of at least 0, or is outside a BPE1 vocabulary.
         """
         try:
             index = operator.index(token)
         except TypeError:
-            raise InputError(f"a token is {type(token).__name__}; expected a whole number") from None
+            raise InputError(f"a token is {type(token).__name__}; expected an integer") from None
         if index < 0 or (index >= self.vocab_size and isinstance(self._source, _Merges)):
             raise InputError(
                 f"token {index} is outside the vocabulary; expected 0 to {self.vocab_size - 1}; "

@@ -166,7 +166,7 @@ class TestPrompts:
             ("300", "token 0 of the prompt is 300; this vocabulary has ids 0 to 299"),
             ("1,2,-1", "token 2 of the prompt is -1"),
             ("99999999999999999999", "token 0 of the prompt is 99999999999999999999"),
-            ("a", "found 'a' in the token ids; expected whole numbers such as 13,132,251"),
+            ("a", "found 'a' in the token ids; expected integers such as 13,132,251"),
             ("²", "found '²'"),
             ("1\n\n2", "found '1\\n\\n2'"),
             ("9" * 5000, "found '9999999999999999999999999999999999999999…'"),

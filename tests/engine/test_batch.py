@@ -189,7 +189,7 @@ def test_changes_that_cannot_be() -> None:
         ((0, True, None), "frequency_penalty is True; expected a finite number"),
         ((0, 0, [1]), "logit_bias is list; expected a mapping"),
         ((0, 0, {10: 1}), "token 10 of logit_bias is outside the vocabulary; expected 0 to 9"),
-        ((0, 0, {-1: 1}), "expected a whole number of at least 0"),
+        ((0, 0, {-1: 1}), "expected an integer of at least 0"),
         ((0, 0, {1: None}), "the logit_bias of token 1 is None"),
     ]
     for given, words in refused:

@@ -72,13 +72,13 @@ def test_values_of_the_wrong_type_are_refused_in_a_line(small: Path, model: Mode
         (lambda it: model.watch("*", it).__enter__(), 5, "hook is int; expected a function"),
         (lambda it: model.patch(it, 1.0).__enter__(), 5, "found 5; expected names such as"),
         (lambda it: list(model.batch(it)), [request], "request 0: the options are int; expected a dict"),
-        (lambda it: setattr(text, "chunk", it), 0, "chunk is 0; expected a whole number of at least 1"),
+        (lambda it: setattr(text, "chunk", it), 0, "chunk is 0; expected an integer of at least 1"),
         (lambda it: setattr(chat, "system", it), 5, "the system prompt is int; expected text"),
         (model.generate, b"ab", "found bytes for the prompt; expected text"),
-        (model.generate, {"a": 1}, "found dict for the prompt; expected a sequence of whole numbers"),
-        (model.generate, {"a", "b"}, "found set for the prompt; expected a sequence of whole numbers"),
+        (model.generate, {"a": 1}, "found dict for the prompt; expected a sequence of integers"),
+        (model.generate, {"a", "b"}, "found set for the prompt; expected a sequence of integers"),
         (model.generate, np.array(5), "found ndarray for the prompt; expected a sequence .* or one text"),
-        (model.generate, [1, "a"], "found str at index 1 of the prompt; expected a sequence of whole numbers"),
+        (model.generate, [1, "a"], "found str at index 1 of the prompt; expected a sequence of integers"),
         (model.generate, [[1], [True]], "request 1: found bool at index 0 of the prompt"),
     ]
     for call, given, message in refused:

@@ -417,7 +417,7 @@ class TestQueue:
     def test_bounds(self, model: Model) -> None:
         for name, value in itertools.product(("piece", "slots", "memory", "longest"), (0, 1.5, True)):
             for use in (model.scheduler, *(() if name == "piece" else (partial(model.batch, [BatchRequest([1])]),))):
-                with pytest.raises(InputError, match=f"{name} is {value}; expected a whole number of at least 1"):
+                with pytest.raises(InputError, match=f"{name} is {value}; expected an integer of at least 1"):
                     use(**{name: value})
 
 

@@ -73,7 +73,7 @@ def test_classifiers_rank(tmp_path: Path, own: dict[str, Any], squashes: bool) -
         ("2_Dense/config.json", {"activation_function": "torch.nn.ReLU"}, "activation_function is 'torch.nn.ReLU'"),
         (PROMPTS, {"prompts": ["a"]}, "prompts is .*; expected an object with a text for each"),
         (PROMPTS, {"prompts": {"a": "b"}, "default_prompt_name": "c"}, "default_prompt_name is 'c'; expected the name"),
-        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length is 0; expected a whole number"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length is 0; expected an integer"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, file: str, change: Any, said: str) -> None:

@@ -32,7 +32,7 @@ def refused(message: str) -> Any:
 
 
 def numbered(layout: TexelLayout, rows: int | None = None) -> Array:
-    """A matrix whose element i, counted row by row, is i + 1, or as near as a half float has whole numbers."""
+    """A matrix whose element i, counted row by row, is i + 1, or as near as a half float has integers."""
     rows = layout.rows if rows is None else rows
     numbers = np.arange(rows * layout.cols).reshape(rows, layout.cols)
     return (numbers % (2039 if layout.format.dtype == np.float16 else 2**31) + 1).astype(layout.format.dtype)

@@ -200,7 +200,7 @@ def matrix_of(
 
 
 def encode_or_keep(floats: Array, weights: str) -> tuple[Array, Array | None]:
-    """The words and scales of weights; of formats that only files have, of whole numbers with a scale a row."""
+    """The words and scales of weights; of formats that only files have, of integers with a scale a row."""
     if weights not in FILE_INTEGERS:
         return encode(floats, weights)
     largest = (1 << (WORD_FORMATS[weights].bits - 1)) - 1

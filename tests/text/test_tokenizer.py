@@ -157,7 +157,7 @@ def test_what_cannot_be_encoded_or_decoded_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=expected):
             SMALL_TOKENIZER.token_bytes(token)
     for ids, kind in (([97.0], "float"), ("ab", "str")):
-        with pytest.raises(InputError, match=f"a token is {kind}; expected a whole number"):
+        with pytest.raises(InputError, match=f"a token is {kind}; expected an integer"):
             SMALL_TOKENIZER.decode(ids)  # type: ignore[arg-type]
     for text in (3, None, b"ab", ["ab"]):
         for encode in (SMALL_TOKENIZER.encode, SMALL_TOKENIZER.encode_more):

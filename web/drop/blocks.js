@@ -62,7 +62,7 @@ function blockFloats(bytes, form) {
   return found;
 }
 
-/** One block: its whole numbers, a word of scales for each group, and the half floats that groups share. */
+/** One block: its integers, a word of scales for each group, and the half floats that groups share. */
 class Block {
   constructor(form) {
     this.form = form;

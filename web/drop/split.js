@@ -40,7 +40,7 @@ export async function readModel(given, tables) {
 function whole({ source, metadata }, key, least, most) {
   const found = metadata.get(key);
   if (!Number.isInteger(found) || found < least || found > most) {
-    throw new GlinferError(`${source}: its ${key} is ${quoted(found)}; expected a whole number from ${least} to ${most}; the file is damaged, get it again`);
+    throw new GlinferError(`${source}: its ${key} is ${quoted(found)}; expected an integer from ${least} to ${most}; the file is damaged, get it again`);
   }
   return found;
 }

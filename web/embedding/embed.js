@@ -104,7 +104,7 @@ export class EmbeddingModel {
     const { normalizes } = this.plan.embedding;
     if (this.ranks) throw new GlinferError("this model scores pairs of texts and has no vectors; use rerank");
     if (dimensions !== undefined && !(Number.isInteger(dimensions) && dimensions >= 1 && dimensions <= this.dimensions)) {
-      throw new GlinferError(`dimensions is ${shown(dimensions)}; expected a whole number from 1 to ${this.dimensions}`);
+      throw new GlinferError(`dimensions is ${shown(dimensions)}; expected an integer from 1 to ${this.dimensions}`);
     }
     const before = this.prompt(promptName, prompt);
     const found = await this.inTurn(this.encode(texts, before), signal, onProgress);

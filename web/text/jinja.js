@@ -109,7 +109,7 @@ function dated(now, form) {
     S: two(now.getSeconds()),
     "%": "%",
   };
-  return form.replace(/%(.)/gs, (all, number) => {
+  return form.replace(/%(.)/gs, (all, name) => {
     if (!Object.hasOwn(parts, name)) throw new Error(`strftime_now knows no ${all}`);
     return parts[name];
   });

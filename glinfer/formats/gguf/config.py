@@ -20,7 +20,7 @@ from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW, Gguf
 from glinfer.families.huggingface import PROPORTIONAL, Fields
 from glinfer.families.layer import BOTH, QUERY_BETA, one_side, yarn_attention
 from glinfer.families.record import Family
-from glinfer.families.settings import Keys, is_whole, quoted, shortest
+from glinfer.families.settings import Keys, is_integer, quoted, shortest
 from glinfer.formats.files import described_by
 from glinfer.formats.gguf.embedders import embedding_fields, names_in
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
@@ -94,9 +94,9 @@ def _is_marked(form: Gguf, metadata: Mapping[str, Any]) -> bool:
 
 def block_counts(keys: Keys) -> tuple[int, int]:
     """The blocks of the model and of the file, whose last ones may predict further tokens and are ignored."""
-    every_block, guessing = keys.whole("block_count"), keys.value(_GUESSING) or 0
-    if not is_whole(guessing, 0) or guessing >= every_block:
-        raise keys.refused(_GUESSING, f"a whole number below the {every_block} blocks")
+    every_block, guessing = keys.integer("block_count"), keys.value(_GUESSING) or 0
+    if not is_integer(guessing, 0) or guessing >= every_block:
+        raise keys.refused(_GUESSING, f"an integer below the {every_block} blocks")
     return every_block - guessing, every_block
 
 
@@ -122,10 +122,10 @@ def config_of(file: GgufFile) -> ModelConfig:
         raise FormatError(f"{label}: tensor {embeddings!r} is missing; expected a whole model; get another file")
     fields: Fields = {
         "vocab_size": file.tensors[embeddings].shape[0],
-        "hidden_size": keys.whole("embedding_length"),
-        "num_attention_heads": keys.whole("attention.head_count") if family.attends else 1,
+        "hidden_size": keys.integer("embedding_length"),
+        "num_attention_heads": keys.integer("attention.head_count") if family.attends else 1,
         "num_hidden_layers": block_counts(keys)[0],
-        "max_position_embeddings": keys.whole("context_length"),
+        "max_position_embeddings": keys.integer("context_length"),
         "intermediate_size": 0 if family.single else keys.smallest(form.inner_key),
         "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
         "hidden_act": family.activation,
@@ -133,23 +133,23 @@ def config_of(file: GgufFile) -> ModelConfig:
         "tie_word_embeddings": head not in file.tensors,
     }
     if family.experts:
-        fields["num_experts"], fields["num_experts_per_tok"] = map(keys.whole, ("expert_count", "expert_used_count"))
+        fields["num_experts"], fields["num_experts_per_tok"] = map(keys.integer, ("expert_count", "expert_used_count"))
         fields["norm_topk_prob"], fields["use_expert_bias"] = True, bool(family.names.expert_bias)
         if family.sigmoid_router:
             keys.only("expert_gating_func", (SIGMOID,))
         if "num_dense_layers" in family.usual:
-            fields["num_dense_layers"] = keys.whole("leading_dense_block_count", 0, least=0)
-            fields["dense_intermediate_size"] = keys.whole("feed_forward_length")
+            fields["num_dense_layers"] = keys.integer("leading_dense_block_count", 0, least=0)
+            fields["dense_intermediate_size"] = keys.integer("feed_forward_length")
         if family.shared_expert:
-            fields["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, fields["intermediate_size"])
+            fields["shared_expert_intermediate_size"] = keys.integer(SHARED_WIDTH, fields["intermediate_size"])
         if "shared_intermediate_size" in family.usual:
-            count = keys.whole("expert_shared_count", 0, least=0)
+            count = keys.integer("expert_shared_count", 0, least=0)
             wide = count * fields["intermediate_size"] or None
             none = keys.given("expert_shared_count") and not count
-            fields["shared_intermediate_size"] = 0 if none else keys.whole(form.shared_key, wide)
+            fields["shared_intermediate_size"] = 0 if none else keys.integer(form.shared_key, wide)
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
-    elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
+    elif keys.integer(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
         raise keys.refused(_KEY_HEADS, str(fields["num_attention_heads"]))
     fields.update(embedding_fields(family, keys, file))
     for field, (key, scalar) in form.scalars.items():
@@ -164,11 +164,11 @@ def config_of(file: GgufFile) -> ModelConfig:
 
 def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -> Fields:
     form, names, heads = family.in_gguf, names_in(file, family), fields["num_attention_heads"]
-    head_dim = keys.whole("attention.key_length", max(1, fields["hidden_size"] // heads))
-    turned = keys.whole("rope.dimension_count", head_dim)
+    head_dim = keys.integer("attention.key_length", max(1, fields["hidden_size"] // heads))
+    turned = keys.integer("rope.dimension_count", head_dim)
     for key in () if family.latent else ("attention.value_length", "rope.dimension_count"):
         in_part = form.partial_rotary and key == "rope.dimension_count" and turned < head_dim and turned % 2 == 0
-        if keys.whole(key, head_dim) != head_dim and not in_part:
+        if keys.integer(key, head_dim) != head_dim and not in_part:
             raise keys.refused(key, f"{head_dim}, the width of a head")
     if head_dim % 2:
         raise keys.refused(
@@ -191,7 +191,7 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -
     if BOTH in found.get("layer_types", ()) and f"{names.of('delta_norm', 0)}.weight" not in file.tensors:
         found["linear_norm_groups"] = 0
     if "num_key_value_heads" not in found:
-        found["num_key_value_heads"] = keys.whole(_KEY_HEADS, heads)
+        found["num_key_value_heads"] = keys.integer(_KEY_HEADS, heads)
     return found
 
 
@@ -213,7 +213,7 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
             "rope_type": "longrope",
             **{field: _factors(file, name, head_dim) for field, name in LONG_FACTORS.items()},
             "attention_factor": keys.number("rope.scaling.attn_factor", 1.0),
-            "original_max_position_embeddings": keys.whole("rope.scaling.original_context_length", context),
+            "original_max_position_embeddings": keys.integer("rope.scaling.original_context_length", context),
             "max_position_embeddings": context,
         }
     kind = keys.value("rope.scaling.type") or "linear"  # llama.cpp's choice if there is only a factor
@@ -221,7 +221,7 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
     factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear") if old else 1.0)
     found: dict[str, Any] = {}
     if kind == "yarn":
-        original = keys.whole("rope.scaling.original_context_length", context)
+        original = keys.integer("rope.scaling.original_context_length", context)
         found = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
         for side in ("fast", "slow"):
             if keys.value(f"rope.scaling.yarn_beta_{side}") is not None:

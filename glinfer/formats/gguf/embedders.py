@@ -121,7 +121,7 @@ def _kind(file: GgufFile, keys: Keys) -> int:
     """The pooling type; files with a classifier may omit it."""
     found = keys.value(_KEY)
     if found is not None and (type(found) is not int or not _NONE <= found <= _RANK):
-        raise keys.refused(_KEY, f"a whole number from {_NONE} to {_RANK}")
+        raise keys.refused(_KEY, f"an integer from {_NONE} to {_RANK}")
     return found or (_RANK if "cls.output.weight" in file.tensors else _NONE)
 
 

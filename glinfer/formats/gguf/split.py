@@ -38,8 +38,8 @@ def read_gguf_file(path: AnyPath) -> GgufFile:
     if isinstance(count, int) and count in (0, 1):
         return found
     settings = Settings(found.metadata, found.source)
-    number = settings.whole(NUMBER, least=0, most=MAX_GGUF_PARTS)
-    count = settings.whole(COUNT, least=number + 1, most=MAX_GGUF_PARTS)
+    number = settings.integer(NUMBER, least=0, most=MAX_GGUF_PARTS)
+    count = settings.integer(COUNT, least=number + 1, most=MAX_GGUF_PARTS)
     return _joined(found, [read_gguf_part(each) for each in _paths(path, number, count, found.source)])
 
 
@@ -79,7 +79,7 @@ def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
 
 def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
     """Join all parts to one file, with the metadata of the first."""
-    total = Settings(given.metadata, given.source).whole(TENSORS, least=0)
+    total = Settings(given.metadata, given.source).integer(TENSORS, least=0)
     tensors: dict[str, GgufTensor] = {}
     for number, part in enumerate(parts):
         for key, value in {NUMBER: number, COUNT: len(parts), TENSORS: total}.items():

@@ -71,7 +71,7 @@ class Shards:
 
 def bytes_at(settings: Settings, name: str) -> int:
     """A number of bytes, or an offset, in a manifest."""
-    return settings.whole(name, least=0, most=MAX_FILE_OFFSET)
+    return settings.integer(name, least=0, most=MAX_FILE_OFFSET)
 
 
 def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
-from glinfer.families.settings import Settings, is_whole, quoted
+from glinfer.families.settings import Settings, is_integer, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, described_by, inside, is_directory, shown
 from glinfer.formats.json_files import read_json
@@ -203,10 +203,10 @@ def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
     if (
         not isinstance(shape, list)
         or not 1 <= len(shape) <= 2
-        or not all(is_whole(side, 1) and side <= MAX_TENSOR_EDGE for side in shape)
+        or not all(is_integer(side, 1) and side <= MAX_TENSOR_EDGE for side in shape)
     ):
         raise FormatError(
-            f"{where} has shape {quoted(shape)}; expected one or two whole numbers from 1 to {MAX_TENSOR_EDGE}"
+            f"{where} has shape {quoted(shape)}; expected one or two integers from 1 to {MAX_TENSOR_EDGE}"
         )
     storage = entry.get("storage", entry.get("dtype", _Q8[0] if "q" in entry else _F32[0]))
     count, rows = math.prod(shape), shape[0] if len(shape) == 2 else 1

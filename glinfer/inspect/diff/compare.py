@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import check_ids, whole_numbers
+from glinfer.engine.ids import check_ids, integers
 from glinfer.engine.loading import load_model, read_model
 from glinfer.engine.logits import log_softmax
 from glinfer.engine.model import Model
@@ -189,7 +189,7 @@ class _Side:
 
 def _ids(prompt: str | Sequence[int], a: _Side, b: _Side, tokens: int | None, shorten: bool) -> list[int]:
     """Return the checked tokens that both sides run."""
-    ids = _encoded(prompt, a, b) if isinstance(prompt, str) else whole_numbers("the prompt", prompt)
+    ids = _encoded(prompt, a, b) if isinstance(prompt, str) else integers("the prompt", prompt)
     shorter = min(a.config, b.config, key=lambda config: config.max_position_embeddings)
     if tokens is None and shorten:
         tokens = shorter.max_position_embeddings

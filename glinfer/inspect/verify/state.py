@@ -26,7 +26,7 @@ KINDS = {
     "texture": "another texture is sampled",
     "target": "another texture is rendered to",
     "program": "another program draws",
-    "precision": "a fragment shader of OpenGL ES has floats, whole numbers or samplers of fewer than 32 bits",
+    "precision": "a fragment shader of OpenGL ES has floats, integers or samplers of fewer than 32 bits",
     "uniform": "a uniform has another value",
     "switch": "a capability such as GL_SCISSOR_TEST is enabled or disabled",
     "viewport": "another part of the target is drawn to",

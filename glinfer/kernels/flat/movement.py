@@ -1,4 +1,4 @@
-"""Moves elements: strided copies, reshapes, and concatenations, of floats or whole numbers.
+"""Moves elements: strided copies, reshapes, and concatenations, of floats or integers.
 
 A copy may convert elements of any type into floats.
 """

@@ -33,7 +33,7 @@ def rotate(
         interleaved: rotate elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
         sequence: rows of a sequence.
         position: position of the first row of each sequence, a number or a run value's name.
-        positions: whole numbers [1, sequence], instead of ``position``.
+        positions: integers [1, sequence], instead of ``position``.
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
     if table.shape[0] == 1:

@@ -46,7 +46,7 @@ LISTED = 4
 """Listed tokens of one piece: the channels of a texel."""
 _FEW_PIECES, _PIECES = 64, 128
 _FEW_TOKENS = 8192
-# A float32, which holds whole numbers up to 2**24, packs two steps.
+# A float32, which holds integers up to 2**24, packs two steps.
 _STEPS = 4096
 _DROPPED, _MARGIN = 3e38, 1e-4
 

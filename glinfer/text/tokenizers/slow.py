@@ -129,7 +129,7 @@ def _pieces(path: Path) -> dict[str, Any]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message as (number, value): whole numbers, or the bytes of texts, messages and floats.
+    """The fields of a message as (number, value): integers, or the bytes of texts, messages and floats.
 
     Raises:
         ValueError: the message ends inside a field, or has a group, which is obsolete.
