@@ -152,7 +152,7 @@ class ModelConfig:
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
       width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
     * A latent (:class:`glinfer.families.layer.Latent`) has ``kv_lora_rank`` elements, that of queries ``q_lora_rank``
-      (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements turn, and values have ``v_head_dim``.
+      (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements are rotated, and values have ``v_head_dim``.
     * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
       vocabulary is their positions, and ``patches_per_token`` neighbours together make a token of the language model.
       Each of ``deepstack_layers`` gives further vectors of these tokens.
@@ -394,8 +394,8 @@ class ModelConfig:
             if value and not family.latent:
                 raise ConfigError(f"{name} is {value}; no layer of {self.model_type} has latents")
             if not value and family.latent and name != "q_lora_rank":
-                raise self._error(name, "the elements of a latent, of a value, or that turn")
-        if (turned := self.qk_rope_head_dim) and (turned >= self.head_dim or turned % 4):
+                raise self._error(name, "the elements of a latent, of a value, or of the rotary part")
+        if (rotary := self.qk_rope_head_dim) and (rotary >= self.head_dim or rotary % 4):
             raise self._error("qk_rope_head_dim", f"a multiple of 4 below head_dim, {self.head_dim}")
 
     def _check_shared_layers(self, family: Family | None) -> None:
@@ -549,14 +549,14 @@ class ModelConfig:
         )
 
     def _rope(self, index: int, *, local: bool) -> Rope | None:
-        turns = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])
-        if not turns:
+        rotates = self.family.rotary and (not self.rotary_layers or self.rotary_layers[index % len(self.rotary_layers)])
+        if not rotates:
             return None
         if local and self.rope_local_base_freq:
             return Rope(self.rope_local_base_freq, self.rotary_dim)
         head_dim = (0 if local else self.global_head_dim) or self.head_dim
-        turned = self.qk_rope_head_dim or int(head_dim * self.partial_rotary_factor)
-        return Rope(self.rope_theta, turned, self.rope_scaling)
+        rotary = self.qk_rope_head_dim or int(head_dim * self.partial_rotary_factor)
+        return Rope(self.rope_theta, rotary, self.rope_scaling)
 
     @property
     def _scaling(self) -> tuple[dict[str, Any], Any]:

@@ -13,7 +13,7 @@
 #ifdef ROPE
 #include "common/rope.glsl"
 #else
-#define turned(y, texel, position) (y)
+#define rotated(y, texel, position) (y)
 #endif
 #include "common/half.glsl"
 EACH_ROW(DECLARE_INPUT)
@@ -32,9 +32,9 @@ EACH_ROW(DECLARE_TARGET)
 #define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) float S = 0.0;
 #define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, IN_X(from), X_SIZE); S += dot(v, v); }
 #ifdef TURNED_FIRST  // lengths stay, so only gains come after the rotation
-#define NORMED(Y, n) (turned(Y, texel, POSITION_OF(n)) * gain)
+#define NORMED(Y, n) (rotated(Y, texel, POSITION_OF(n)) * gain)
 #else
-#define NORMED(Y, n) turned(Y * gain, texel, POSITION_OF(n))
+#define NORMED(Y, n) rotated(Y * gain, texel, POSITION_OF(n))
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     Y = FETCH(X, IN_X(own), X_SIZE); \

@@ -152,10 +152,11 @@ def write_images(
                 rows[index] = row[level * width : (level + 1) * width]
             session.write(name, rows)
     if ROW_ANGLES in table:
-        turns = np.zeros((table[ROW_ANGLES].shape[0], 3), np.intp)  # also of padding: it is read, if only to be masked
+        # Padding has angles too: it is read, then masked.
+        positions = np.zeros((table[ROW_ANGLES].shape[0], 3), np.intp)
         for held, first, start in pieces:
-            turns[start : start + len(held) - first] = rotary_positions(held)[0][first:]
-        angles = image_angles(options.config, options.sections, turns, table[ROW_ANGLES].shape[1])
+            positions[start : start + len(held) - first] = rotary_positions(held)[0][first:]
+        angles = image_angles(options.config, options.sections, positions, table[ROW_ANGLES].shape[1])
         session.write(ROW_ANGLES, angles)
     return found
 

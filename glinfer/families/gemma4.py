@@ -1,6 +1,6 @@
 """Gemma 4's dense text models (Gemma Team 2026): a Gemma 3 whose layers may have embeddings of their own.
 
-Layers without a window have wider heads, of which a quarter of the pairs turns, and perhaps one projection for keys and
+Layers without a window have wider heads, with a quarter of their pairs rotary, and perhaps one projection for keys and
 values. The last layers use the keys and values of earlier ones.
 """
 

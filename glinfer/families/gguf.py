@@ -93,14 +93,14 @@ class Gguf:
         shared_key: the key of the width of an MLP that all tokens use without a weight.
         marked_by: a key that the files of this family have, and those of other families of the architecture lack.
         marks: the values of that key that count; empty for all but 0.
-        sections: the rotary pairs that turn by time, row and column of an image in published models, if a file lists
+        sections: the rotary pairs for time, row and column of an image in published models, if a file lists
             these; in text all three are equal.
         listed: the roles of numbers, one a layer, that a file has as lists in its metadata, by the role's name.
         constants: further such lists, of one number for all layers.
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
             a key head are adjacent.
         attending: the family as which its models are written if all layers have attention; empty for none.
-        proportional: whether ``rope_freqs.weight`` says which pairs turn: their factor is 1, and that of others huge.
+        proportional: whether ``rope_freqs.weight`` says which pairs are rotary: their factor is 1, that of others huge.
         classifier: the pooling before a classifier, and the activation after the first of two matrices.
         unused: a regular expression for tensors that are ignored.
         more: reads windows, and what only this family has; its fields replace those read before.

@@ -55,8 +55,8 @@ def rotates(settings: Settings, fields: Fields) -> Fields:
 
 def hybrid_metadata(keys: Keys, fields: Fields) -> Fields:
     """The layers with a scan in a GGUF file, and whether queries and keys are rotated."""
-    turns = keys.value("rope.scaling.finetuned")
-    return {**scan_metadata(keys, fields), **({} if turns is None or turns else {"rotary_layers": (0,)})}
+    rotates = keys.value("rope.scaling.finetuned")
+    return {**scan_metadata(keys, fields), **({} if rotates is None or rotates else {"rotary_layers": (0,)})}
 
 
 FAMILY = Family(

@@ -43,7 +43,7 @@ _SHARE = "partial_rotary_factor"
 TERNARY = "ternary"
 """The layout of matrices that BitNet quantises, see :mod:`glinfer.formats.huggingface.ternary`."""
 PROPORTIONAL = "proportional"
-"""The type of angles of which the first pairs of a head turn, by its whole width, and the others stay."""
+"""The type of angles of which the first pairs of a head are rotated, by its whole width, and the others stay."""
 _OLD_LONGROPE = ("su", "yarn")  # its names in the first Phi-3 files
 _ORIGINAL, _POSITIONS = "original_max_position_embeddings", "max_position_embeddings"
 # The required and the optional numbers of each type.
@@ -188,7 +188,7 @@ def angles_by_kind(settings: Settings, fields: Fields, local_theta: float, share
     """The angles of a family whose layers with a window have their own base, by default ``local_theta``.
 
     A file has the settings of each kind of layer, or those of the others and the base of these. With a ``share``,
-    that share of the pairs turns in the other layers of a file without settings.
+    that share of the pairs is rotated in the other layers of a file without settings.
     """
     listed: dict[str, dict[str, Any]] = {FULL: {}, SLIDING: {}}
     if share:
@@ -252,7 +252,7 @@ def _angles(scaling: Settings, settings: Settings, fields: Fields, *, beta: bool
 
 
 def _share(scaling: Settings) -> float:
-    """The share of the pairs that turn."""
+    """The share of rotary pairs."""
     share = scaling.number(_SHARE, 1.0)
     if share > 1:
         raise scaling.refused(_SHARE, "at most 1")

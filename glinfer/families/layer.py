@@ -153,9 +153,9 @@ class Latent:
     """The vector of which the keys and values of all heads are products (DeepSeek-AI 2024).
 
     Attributes:
-        rank: its elements, which are normalised. Keys have further elements, which turn and are the same in all heads.
+        rank: its elements, which are normalised. Keys have further, rotary elements, the same in all heads.
         query_rank: elements of the normalised vector of which queries are products; 0 if they are those of the stream.
-        key: elements of a head's key, and of its query, that do not turn.
+        key: elements of a head's key, and of its query, that are not rotary.
         value: elements of a head's values.
         eps: the epsilon of both norms, whatever that of others is.
     """
@@ -180,7 +180,7 @@ class LayerConfig:
         norms: see :data:`NormPlaces`.
         parallel: whether both branches read the stream before the layer, behind one norm or each behind its own.
         head_norms: see :data:`HeadNorms`.
-        turned_first: whether queries and keys are normalised after their rotation.
+        rotated_first: whether queries and keys are normalised after their rotation.
         score_scale: factor of attention scores.
         score_cap: bound c of scores, c · tanh(score / c); 0 for none.
         branch_scale: factor of a branch's result before it is added to the stream.
@@ -200,7 +200,7 @@ class LayerConfig:
         scaled: whether a learned factor multiplies the stream after the layer.
         rounded: whether the norms before matrices round their results to 8 bits.
         latent: the vector of which keys and values are products; None where they are products of the stream. Its
-            elements after those of a key that turn are then the one head of ``head_dim`` elements that a cache keeps.
+            elements after the rotary ones of a key are then the one head of ``head_dim`` elements that a cache keeps.
     """
 
     mixing: Mixing = "attention"
@@ -211,7 +211,7 @@ class LayerConfig:
     norms: NormPlaces = "before"
     parallel: bool = False
     head_norms: HeadNorms = ""
-    turned_first: bool = False
+    rotated_first: bool = False
     score_scale: float = 1.0
     score_cap: float = 0.0
     branch_scale: float = 1.0

@@ -30,7 +30,7 @@ FAMILY = Family(
     "siglip",
     names=NAMES,
     norm="layer",
-    positions="neighbours",  # none turns: ``rotary_layers`` is (0,)
+    positions="neighbours",  # none is rotated: ``rotary_layers`` is (0,)
     gated=False,
     activation="gelu_new",
     encodes=True,

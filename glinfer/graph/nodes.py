@@ -140,8 +140,8 @@ class LatentAttention(Node):
 
     Attributes:
         low, low_norm: the vector of queries and its norm, where there is one.
-        q: the queries; each head has the elements that stay, then those that turn.
-        latent: the latent, then the elements of a key that turn.
+        q: the queries; each head has the elements that stay, then the rotary ones.
+        latent: the latent, then the rotary elements of a key.
         latent_norm: the norm of the latent.
         kv: of each head its key, then its values.
         out: the product of the results.

@@ -61,7 +61,7 @@ def milliseconds(run: Callable[[], object]) -> float:
     return 1000.0 * (time.perf_counter() - started)
 
 
-def in_turns(
+def interleaved(
     works: Sequence[Work],
     runs: int,
     *,
@@ -70,7 +70,7 @@ def in_turns(
     ended: Callable[[Sequence[Sequence[float]]], bool] = lambda _: False,
     on_progress: Progress = no_progress,
 ) -> list[list[float]]:
-    """Time each work ``runs`` times, in turns; returns the milliseconds of each work, per unit.
+    """Time each work ``runs`` times, interleaved; returns the milliseconds of each work, per unit.
 
     Every second round runs backwards, because a GPU's clock depends on the work before. Each work has ``warm_ups``
     rounds before; some drivers compile at the first draw. ``pause`` seconds precede each run, because threads of other

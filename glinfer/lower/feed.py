@@ -43,8 +43,8 @@ def chunk_feed(
         position: position of the first token in its sequence.
         targets: rows of a slot, one in each render target.
         base: the cache slot at which the sequence begins.
-        long: whether they turn by the second set of angles.
-        back: by how much the positions that they turn by are below theirs.
+        long: whether they have the second set of angles.
+        back: by how much the positions of their angles are below theirs.
 
     Returns:
         The inputs of the run, without its adapter.
@@ -108,7 +108,7 @@ def runs(plan: Plan, ids: Sequence[int], first: int = 0) -> list[tuple[RunInputs
         PlanError: the plan takes fewer tokens.
     """
     if PICKS in plan.table:
-        long = int(plan.is_long(len(ids)))  # all of them turn as the last one does
+        long = int(plan.is_long(len(ids)))  # all have the set of the last one
         return [({}, plan.values_for(length, token=int(token), long=long)) for length, token in enumerate(ids, 1)]
     if ROWS in plan.table:
         table = row_table(plan.table[ROWS].shape[0])

@@ -46,7 +46,7 @@ class Plan:
         run_values: the numbers that change from run to run.
         tensors: every tensor in the order of its declaration.
         draws: every pass in order.
-        long_after: tokens of the longest text that turns by the first of two sets of angles; 0 where there is one set.
+        long_after: tokens of the longest text with the first of two sets of angles; 0 where there is one set.
         results: the tensors for the caller or a later run; whatever else a draw writes, a later draw reads.
         last_layer: number of the first draw of the last layer that later tokens need, in a plan for one token.
         points: the named values in the order of computation; only plans of one sequence have them.
@@ -65,7 +65,7 @@ class Plan:
     points: Mapping[str, CapturePoint] = field(default_factory=dict, compare=False)
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a text of ``tokens`` tokens turns by the second set of angles."""
+        """Whether a text of ``tokens`` tokens has the second set of angles."""
         return 0 < self.long_after < tokens
 
     @cached_property

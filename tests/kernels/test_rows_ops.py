@@ -144,7 +144,7 @@ def test_heads_are_normalised_and_turned(device: Device, place: int) -> None:
     """Of many rows, or of one alone, into a cache or not; values stay as they are."""
     (name, rows), (heads, head_dim) = TURNS[place], TURNED[place % len(TURNED)]
     into = {"slots": 70 * (name != "llvmpipe" and not rows), "aside": name == "plain"}
-    one = turn_draw(KERNELS[name], heads, head_dim, rows, turned_first=place % 2 == 1, **into)
+    one = turn_draw(KERNELS[name], heads, head_dim, rows, rotated_first=place % 2 == 1, **into)
     found = check(device, one, *runs_of(one, 1, 19), what=f"{heads} {name}")[-1]
     values, real = slice(heads.kv_floats, 2 * heads.kv_floats), slice(rows or 1)
     assert np.array_equal(found[real, values], one.arrays["x"][real, values])

@@ -193,9 +193,9 @@ export class Weights {
       for (let row = 0; row < end - start; row++) {
         for (let pair = 0; pair < cols / 2; pair++) {
           const angle = (start + row) * frequencies[pair];
-          const turned = pair < frequencies.length;
-          found[row * cols + 2 * pair] = turned ? Math.cos(angle) * factor : 1;
-          found[row * cols + 2 * pair + 1] = turned ? Math.sin(angle) * factor : 0;
+          const rotated = pair < frequencies.length;
+          found[row * cols + 2 * pair] = rotated ? Math.cos(angle) * factor : 1;
+          found[row * cols + 2 * pair + 1] = rotated ? Math.sin(angle) * factor : 0;
         }
       }
       return found;

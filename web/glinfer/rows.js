@@ -7,7 +7,7 @@
 
 /** The columns of words in a row of the table. */
 export const [TOKEN, POSITION, BASE, LEARNED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, LAST] = [0, 1, 2, 3, 4, 5, 6, 7];
-const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row turns by the second set of angles
+const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row has the second set of angles
 const [TOP_K, TOP_P, MIN_P, SOURCE] = [TOKEN, POSITION, BASE, LAST]; // of a choice: its filters, and the row of logits
 
 /** The texels of a table of rows with 8 words each, in two texels a row. */

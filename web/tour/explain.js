@@ -243,10 +243,10 @@ const SHADERS = {
       const [own, other] = [output(col, "own"), output(col ^ 1, "neighbour")];
       const exact = own.value * cos + other.value * (col & 1 ? sin : -sin);
       return {
-        words: `${normal}Columns ${col & ~1} and ${col | 1} are a pair, ${defines.INPUTS} products each, which position ${position} turns: cosine ${cos.toPrecision(4)}, sine ${sin.toPrecision(4)}.`,
+        words: `${normal}Columns ${col & ~1} and ${col | 1} are a pair, ${defines.INPUTS} products each, which position ${position} rotates: cosine ${cos.toPrecision(4)}, sine ${sin.toPrecision(4)}.`,
         columns,
         terms: [...own.terms, ...other.terms],
-        sums: [...own.sums, ...other.sums, ["the pair, turned", exact]],
+        sums: [...own.sums, ...other.sums, ["the pair, rotated", exact]],
         exact,
       };
     }

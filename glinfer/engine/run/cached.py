@@ -157,7 +157,7 @@ class CachedSession(DecodeSession):
         """Note that a run writes tokens from ``first`` on; a sequence begins with token 0."""
         self._reached = max(self._reached if first else 0, first + count)
 
-    def _turn_by(self, tokens: int) -> None:
+    def _switch_angles(self, tokens: int) -> None:
         """Use the angles of a text of ``tokens`` tokens; keys in the cache with other angles are computed again."""
         if self._bound.plan.is_long(tokens) != self._long:
             self._forget(0)
@@ -178,12 +178,12 @@ class CachedSession(DecodeSession):
             self._reached = self._cached + self._bound.plan.rewinds + 1
 
     def _catch_up(self) -> None:
-        self._turn_by(len(self._ids))
+        self._switch_angles(len(self._ids))
         self._go_back()
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
         pictured = any(isinstance(token, ImageToken) for token in self._ids[self._cached : end])
-        turns, back = rotary_positions(self._ids) if pictured else (None, self._back)
+        positions, back = rotary_positions(self._ids) if pictured else (None, self._back)
         if not self._bound.observers and (pictured or self._prefill.as_chunk(end - self._cached)):
             self._residual_tokens = 0
             kept = (end - _MARGIN) // self._align * self._align if self._bound.plan.rewinds else 0
@@ -198,7 +198,7 @@ class CachedSession(DecodeSession):
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
-            self._back = back if turns is None else position - int(turns[position, 0])
+            self._back = back if positions is None else position - int(positions[position, 0])
             self._run(position, self._ids[position], self._body, read=False)
             self._cached = position + 1
         self._back = back

@@ -165,9 +165,9 @@ def config_of(file: GgufFile) -> ModelConfig:
 def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -> Fields:
     form, names, heads = family.in_gguf, names_in(file, family), fields["num_attention_heads"]
     head_dim = keys.integer("attention.key_length", max(1, fields["hidden_size"] // heads))
-    turned = keys.integer("rope.dimension_count", head_dim)
+    rotary = keys.integer("rope.dimension_count", head_dim)
     for key in () if family.latent else ("attention.value_length", "rope.dimension_count"):
-        in_part = form.partial_rotary and key == "rope.dimension_count" and turned < head_dim and turned % 2 == 0
+        in_part = form.partial_rotary and key == "rope.dimension_count" and rotary < head_dim and rotary % 2 == 0
         if keys.integer(key, head_dim) != head_dim and not in_part:
             raise keys.refused(key, f"{head_dim}, the width of a head")
     if head_dim % 2:
@@ -178,8 +178,8 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -
         # 0 unless the file has it, so that ModelConfig refuses a width that the heads do not divide.
         "head_dim": head_dim if keys.given("attention.key_length") else 0,
         "rope_theta": keys.number("rope.freq_base", family.rope_theta),
-        "rope_scaling": _scaling(family, keys, file, turned, fields["max_position_embeddings"]),
-        "partial_rotary_factor": _share(turned, head_dim),
+        "rope_scaling": _scaling(family, keys, file, rotary, fields["max_position_embeddings"]),
+        "partial_rotary_factor": _share(rotary, head_dim),
         "attention_bias": bool(family.attention_biases) and f"{names.of('projection', 0, 'q')}.bias" in file.tensors,
         "mlp_bias": bool(family.mlp_biases) and f"{names.of('up', 0)}.bias" in file.tensors,
     }
@@ -195,10 +195,10 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -
     return found
 
 
-def _share(turned: int, head_dim: int) -> float:
-    """The rotary share of a head, for which int(head_dim · share) is ``turned``."""
-    share = turned / head_dim
-    return share if int(head_dim * share) == turned else math.nextafter(share, 1.0)
+def _share(rotary: int, head_dim: int) -> float:
+    """The rotary share of a head, for which int(head_dim · share) is ``rotary``."""
+    share = rotary / head_dim
+    return share if int(head_dim * share) == rotary else math.nextafter(share, 1.0)
 
 
 def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
@@ -243,13 +243,13 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
         found[QUERY_BETA] = keys.number(_QUERY_BETA)
     if family.in_gguf.proportional:
         factors = _factors(file, ROPE_FREQS, head_dim) if ROPE_FREQS in file.tensors else (1.0,)
-        turned = factors.count(1.0)
-        if not turned or factors[:turned] != (1.0,) * turned or min(factors[turned:], default=_STILL) < _STILL:
+        rotary = factors.count(1.0)
+        if not rotary or factors[:rotary] != (1.0,) * rotary or min(factors[rotary:], default=_STILL) < _STILL:
             raise FormatError(
                 f"{file.source}: tensor {ROPE_FREQS!r} has other factors than 1 for the first pairs and {_STILL:g} or "
                 "more for the others, which is not supported; get another conversion"
             )
-        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": turned / len(factors)}
+        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": rotary / len(factors)}
     if ROPE_FREQS not in file.tensors:  # if the architecture has no such tensor, check_names refuses it
         return found
     if found:
@@ -443,8 +443,8 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     form = config.family.in_gguf
     if form.proportional and kind == PROPORTIONAL and scaling.get("factor", 1.0) == 1.0:
         pairs = (config.global_head_dim or config.head_dim) // 2
-        turns = np.arange(pairs) < int(scaling.get("partial_rotary_factor", 1.0) * pairs)
-        return {}, {ROPE_FREQS: np.where(turns, 1.0, 1e30).astype(np.float32)}
+        rotates = np.arange(pairs) < int(scaling.get("partial_rotary_factor", 1.0) * pairs)
+        return {}, {ROPE_FREQS: np.where(rotates, 1.0, 1e30).astype(np.float32)}
     if form.has_factors:
         if kind == "llama3":
             return {}, {ROPE_FREQS: _llama3_factors(config, scaling)}

@@ -24,7 +24,7 @@ from glinfer.inspect.ceiling import FetchRate, fetch_rates
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
-from glinfer.inspect.timing import Spread, Work, in_turns, milliseconds
+from glinfer.inspect.timing import Spread, Work, interleaved, milliseconds
 from glinfer.kernels.spec import Array
 from glinfer.lower.feed import runs
 from glinfer.program.session import Session
@@ -307,7 +307,7 @@ def _alternated(plan_run: PlanRun, timer: Timer, runs: int, on_progress: Progres
                 return
             found.disturbed += 1
 
-    in_turns((Work(plain), Work(profiled)), runs, warm_ups=0, on_progress=on_progress)
+    interleaved((Work(plain), Work(profiled)), runs, warm_ups=0, on_progress=on_progress)
     return found
 
 

@@ -15,7 +15,7 @@ word  holds
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
 6     bits: 1 to sample the token, 0 for greedy; :data:`LONG` for a row that uses the second set of angles; from
-      :data:`BACK` on by how much the position that it turns by is below its own
+      :data:`BACK` on by how much the position of its angles is below its own
 7     in the table of :mod:`glinfer.kernels.fused.choice` the row of logits to choose from; for consecutive rows of a
       sequence its last held position, after which rows are padding
 ===== ==========================================================================
@@ -134,7 +134,7 @@ def check_listed(shapes: Shapes, params: Params) -> None:
     shapes.require(shapes.rows("rows") >= needed, f"the table has {shapes.rows('rows')} rows; expected {needed}")
 
 
-def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
+def rotary_rows(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
     """For an oracle: the row that each of ``count`` rows of a run uses in the table of angles.
 
     Rows after the end of a sequence are padding, and use at most the last row of angles.

@@ -104,7 +104,7 @@ class LoweringBase:
         return self.rows(self.name_of("attn.qkv", layer), self.recipes.heads(layer).cols, self.cache_format.rows)
 
     def raw(self, layer: int) -> RowInterleaved:
-        """The same before heads are normalised and turned."""
+        """The same before heads are normalised and rotated."""
         return self.rows(self.name_of("attn.raw", layer), self.recipes.qkv_floats(layer))
 
     @property

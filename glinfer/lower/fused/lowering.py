@@ -1,6 +1,6 @@
 """The fused draws of each part of a layer, for one row or for many: what all fast plans share.
 
-A norm is in the product after it; keys, values and queries are one product, and so are gate and up; heads are turned
+A norm is in the product after it; keys, values and queries are one product, and so are gate and up; heads are rotated
 where they are computed; and blending adds branches to the residual stream where that is faster.
 """
 
@@ -17,7 +17,7 @@ from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, Exp
 from glinfer.kernels.fused.cached import cached_scores, cached_values
 from glinfer.kernels.fused.convolve import PARTS, short_conv
 from glinfer.kernels.fused.delta import input_layout
-from glinfer.kernels.fused.dense import RawRows, Turning
+from glinfer.kernels.fused.dense import RawRows, Rotation
 from glinfer.kernels.fused.embed import embed
 from glinfer.kernels.fused.experts import mix_experts, route
 from glinfer.kernels.fused.gemm import gemm
@@ -131,23 +131,23 @@ class Lowering(LoweringBase):
 
     def keys_and_values(self, layer: int, node: Attention, cache: TensorSpec) -> None:
         """Draw keys, values and queries of a layer, and keep keys and values in its cache."""
-        recipe, turning, name = self.recipes.qkv(layer), self.turning(layer, node), f"h.{layer}.attn"
+        recipe, rotation, name = self.recipes.qkv(layer), self.rotation(layer, node), f"h.{layer}.attn"
         straight = not self.stores and node.of.source is None
         out, clears = (RowInterleaved((cache,)), "rows") if straight else (self.qkv(layer), "all")
         first: dict[str, Any] = {"first": "position"} if straight else {}
         x = self.rounded(recipe, self.hidden[0])
         if not self.normed_heads:
             shared = self.shared(self.shared_norm_parts(recipe, cache), clears)
-            self.product(recipe, x, out, turning=turning, **first, **shared)
+            self.product(recipe, x, out, rotation=rotation, **first, **shared)
         else:
-            assert turning is not None
+            assert rotation is not None
             raw = self.raw(layer)
             self.product(recipe, x, raw)
             how: dict[str, Any] = {"head_dim": node.of.head_dim, "eps": self.config.layer_norm_eps, **first}
-            how |= {"whole": node.whole, "values": node.of.value_norms, "turned_first": node.of.turned_first}
+            how |= {"whole": node.whole, "values": node.of.value_norms, "rotated_first": node.of.rotated_first}
             how |= {"latent": node.of.latent, "low_at": self.recipes.gates_at}
             gains, draw = self.weight(f"{name}.qkv.turn"), self.in_slots(f"{name}.turn")
-            self.plan.draw(turn_heads(draw, raw, gains, turning, out, rows=self.table, **how))
+            self.plan.draw(turn_heads(draw, raw, gains, rotation, out, rows=self.table, **how))
         heads = self.recipes.heads(layer)
         self.name_heads(layer, "q", heads.count, heads.queries_at, straight=straight)
         if node.of.source is not None:
@@ -164,12 +164,12 @@ class Lowering(LoweringBase):
         how: dict[str, Any] = {"start": start, "order": order, "rows": "position" if straight else "only"}
         self.value(f"blocks.{layer}.attn.{letter}", View(dim, heads, cols_apart=head_floats(dim), **how))
 
-    def turning(self, layer: int, node: Attention) -> Turning | None:
-        """The outputs that a layer turns by their positions or normalises; None where it does neither."""
+    def rotation(self, layer: int, node: Attention) -> Rotation | None:
+        """The outputs that a layer rotates or normalises; None where it does neither."""
         heads, rope = self.recipes.heads(layer), node.of.rope
         if rope is not None:
-            return Turning(keys=heads.kv_floats, queries=heads.queries_at, **self.angles(rope))
-        return None if node.q_norm is None else Turning(None, heads.kv_floats, heads.queries_at, heads.floats)
+            return Rotation(keys=heads.kv_floats, queries=heads.queries_at, **self.angles(rope))
+        return None if node.q_norm is None else Rotation(None, heads.kv_floats, heads.queries_at, heads.floats)
 
     def angles(self, rope: Rope) -> dict[str, Any]:
         """The table of angles, and how rows are found in it."""

@@ -357,7 +357,7 @@ class ChunkLowering(_RowsLowering):
         self.hidden = out, out if self.in_place else before
 
     def angles(self, rope: Rope) -> dict[str, Any]:
-        """The angles of each row, where tokens of images turn by rows and columns; otherwise those of positions."""
+        """The angles of each row, by row and column for tokens of images; otherwise by position."""
         if not self._pictured or not self.options.sections:
             return super().angles(rope)
         return {"table": self._by_token(ROW_ANGLES, self.recipes.rope_floats(rope)), "by_row": True}

@@ -43,7 +43,7 @@ from glinfer.graph.nodes import (
 )
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
-from glinfer.lower.ropes import padded_turns, rope_of
+from glinfer.lower.ropes import padded_rotations, rope_of
 from glinfer.lower.weights.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, Rows, channels_in_order, taken, weight_name
 from glinfer.quant.formats import F16, F32, GROUP_FORMS, WIDE, WORD_FORMATS, is_grouped, is_scaled
@@ -277,7 +277,7 @@ class FoldedWeights(Mapping[str, Array]):
     def _absorbed(self, node: LatentAttention, name: str) -> Array:
         """The product of queries, or of results, that has absorbed those of the latent and of the query's vector.
 
-        Rows of queries are those of each head on the latent, then those that turn; columns of results are latents.
+        Rows of queries are those of each head on the latent, then the rotary ones; columns of results are latents.
         """
         of, inputs = node.widths, self._take(weight_name(name)).shape[1]
         kv = self._take(weight_name(node.kv.name)) * self._gain(node.latent_norm.name)
@@ -285,8 +285,8 @@ class FoldedWeights(Mapping[str, Array]):
         if name == node.out.name:
             out = self._take(weight_name(name)).reshape(-1, node.heads, of.value)
             return np.concatenate([out[:, head] @ values[head] for head in range(node.heads)], 1).astype(np.float32)
-        stays, turns = np.split(self._take(weight_name(name)).reshape(node.heads, -1, inputs), [of.key], axis=1)
-        found = np.concatenate([keys.swapaxes(1, 2) @ stays, turns], axis=1).reshape(-1, inputs)
+        stays, rotary = np.split(self._take(weight_name(name)).reshape(node.heads, -1, inputs), [of.key], axis=1)
+        found = np.concatenate([keys.swapaxes(1, 2) @ stays, rotary], axis=1).reshape(-1, inputs)
         if node.low is not None and node.low_norm is not None:
             found = found * self._gain(node.low_norm.name) @ self._take(weight_name(node.low.name))
         return found.astype(np.float32)
@@ -480,13 +480,13 @@ class FoldedWeights(Mapping[str, Array]):
         return np.stack([-np.exp(rates), *others])
 
     def _rope(self, rope: Rope) -> Array:
-        """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing.
+        """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is not rotated.
 
         Queries that are scaled have theirs after those of keys.
         """
         tables = (False, True)[: 1 + rope.scales_queries]
-        turns = (rope_of(self._checkpoint.config, rope, queries=queries) for queries in tables)
-        return np.concatenate([padded_turns(each, self._recipes.rope_floats(rope)) for each in turns], axis=1)
+        pairs = (rope_of(self._checkpoint.config, rope, queries=queries) for queries in tables)
+        return np.concatenate([padded_rotations(each, self._recipes.rope_floats(rope)) for each in pairs], axis=1)
 
     def _head_gains(self, node: Attention, layer: int) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""

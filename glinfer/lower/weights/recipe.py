@@ -3,7 +3,7 @@
 All families use the same steps. A matrix of floats is **folded**: it absorbs the gain and the bias of the norm before
 it, and for LayerNorm the mean. A matrix that its file has in half floats or blocks is **kept**: its bits stay, and the
 gain goes to the inputs instead. So does the gain of Gemma's rounded matrices. Rows are in the order in which passes
-write them: elements that rotary positions turn together lie side by side, heads are padded to whole quads, and blocks
+write them: elements that rotary positions rotate together lie side by side, heads are padded to whole quads, and blocks
 of gate and up alternate.
 """
 
@@ -139,7 +139,7 @@ class Recipes:
         """Make the recipes of a model in a weight format, as :class:`glinfer.lower.options.PlanOptions` has it.
 
         Raises:
-            PlanError: there is no such weight format, heads cannot be turned, or there are absurdly many rows.
+            PlanError: there is no such weight format, heads cannot be rotated, or there are absurdly many rows.
         """
         if weights not in (known := (*WEIGHT_FORMATS, FROM_FILE)):
             raise PlanError(f"there is no weight format {weights!r}; expected one of {', '.join(known)}")
@@ -188,7 +188,7 @@ class Recipes:
         return rope_names(self.config)
 
     def rope_floats(self, rope: Rope) -> int:
-        """Floats of a head that turns by these angles."""
+        """Floats of a head that these angles rotate."""
         layers = map(self.config.layer, range(self.config.num_hidden_layers))
         return next(head_floats(of.head_dim) for of in layers if of.rope == rope)
 
@@ -308,9 +308,9 @@ class Recipes:
         rank, halves = self.config.kv_lora_rank, self.family.positions == "halves"
         if not halves and not rank:
             return None
-        turned = dim - rank if rank else int(dim * self.config.partial_rotary_factor)
-        pairs = np.arange(turned).reshape(2, turned // 2).T.reshape(-1) if halves else np.arange(turned)
-        return np.concatenate([rank + pairs, np.arange(rank)] if rank else [pairs, np.arange(turned, dim)])
+        rotary = dim - rank if rank else int(dim * self.config.partial_rotary_factor)
+        pairs = np.arange(rotary).reshape(2, rotary // 2).T.reshape(-1) if halves else np.arange(rotary)
+        return np.concatenate([rank + pairs, np.arange(rank)] if rank else [pairs, np.arange(rotary, dim)])
 
     @staticmethod
     def _padded_latents(floats: int, of: LayerConfig, heads: int) -> Rows:
