@@ -1,4 +1,4 @@
-"""Answer many callers at once on asyncio: the model has a thread of its own, and their texts run together."""
+"""Answer many callers at once on asyncio: the model has its own thread, and their texts run together."""
 
 import asyncio
 import sys

@@ -308,7 +308,7 @@ class ModelConfig:
         elif not 2 <= self.num_experts <= MAX_EXPERTS:
             raise self._error("num_experts", f"an integer from 2 to {MAX_EXPERTS}")
         elif family.names.expert_norm and not self.shared_intermediate_size:
-            raise self._error("shared_intermediate_size", "the width of the MLP beside the experts")
+            raise self._error("shared_intermediate_size", "the width of the MLP next to the experts")
         elif self.num_experts_per_tok > self.num_experts:
             raise self._error("num_experts_per_tok", f"at most {self.num_experts}, the number of experts")
         elif groups := self.n_group:

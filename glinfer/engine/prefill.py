@@ -239,7 +239,7 @@ class Prefill:
 
 
 class Companions:
-    """The plans of a model beside the one that decodes, bound to its caches and logits at first use."""
+    """The plans of a model next to the one that decodes, bound to its caches and logits at first use."""
 
     def __init__(self, prefill: Prefill, bound: Session) -> None:
         """Bind the plans of ``prefill`` to the session ``bound``."""

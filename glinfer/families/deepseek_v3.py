@@ -42,7 +42,7 @@ def _more(settings: Settings, fields: Fields) -> Fields:
 
 
 def latents_of_metadata(keys: Keys, fields: Fields) -> Fields:
-    """The widths of latents in a GGUF file; in newer ones those of heads have names of their own."""
+    """The widths of latents in a GGUF file; in newer ones those of heads have their own names."""
     newer, usual = keys.given(f"{_KEY}_mla"), fields["hidden_size"] // fields["num_attention_heads"]
     return {
         "kv_lora_rank": keys.integer("attention.kv_lora_rank"),

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 with experts (Baidu 2025): after the first layers many small MLPs, and beside them one that all tokens use.
+"""ERNIE 4.5 with experts (Baidu 2025): after the first layers many small MLPs, and one more that all tokens use.
 
 Experts are chosen by their part of a softmax plus a learned number.
 """

@@ -1,4 +1,4 @@
-"""Gemma 4's dense text models (Gemma Team 2026): a Gemma 3 whose layers may have embeddings of their own.
+"""Gemma 4's dense text models (Gemma Team 2026): a Gemma 3 whose layers may have their own embeddings.
 
 Layers without a window have wider heads, with a quarter of their pairs rotary, and perhaps one projection for keys and
 values. The last layers use the keys and values of earlier ones.

@@ -1,6 +1,6 @@
-"""Gemma 4 with experts (Gemma Team 2026), such as 26B-A4B: layers have an MLP for all tokens, and experts beside it.
+"""Gemma 4 with experts (Gemma Team 2026), such as 26B-A4B: layers have an MLP for all tokens, and experts next to it.
 
-Router, MLP and experts have norms of their own, and each expert a factor.
+Router, MLP and experts have their own norms, and each expert a factor.
 """
 
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Granite 4 (IBM 2025) with experts: many small MLPs in a layer, and beside them a wider one that all tokens use."""
+"""Granite 4 (IBM 2025) with experts: many small MLPs in a layer, and next to them a wider one that all tokens use."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Hunyuan with experts (Tencent 2025): many MLPs in a layer, and beside them one as wide that all tokens use.
+"""Hunyuan with experts (Tencent 2025): many MLPs in a layer, and next to them one as wide that all tokens use.
 
 Its files have a number for each layer in some settings; all are the same.
 """
@@ -25,7 +25,7 @@ def _alike(settings: Settings, name: str, usual: int) -> int:
 
 
 def _experts(settings: Settings, fields: Fields) -> Fields:
-    """How many experts a token uses, and the width of the MLP beside them, which is theirs."""
+    """How many experts a token uses, and the width of the MLP next to them, which is theirs."""
     width = fields["intermediate_size"]
     for name, only in (("moe_intermediate_size", width), ("num_shared_expert", 1)):
         if _alike(settings, name, only) != only:

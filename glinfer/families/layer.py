@@ -70,12 +70,12 @@ class Experts:
         slope: the factor s of that formula.
         shared: whether every token also uses one more expert, the last one, weighted by the sigmoid of one more router
             logit.
-        apart: whether the shared expert has another width than the others, so that it has passes of its own.
+        apart: whether the shared expert has another width than the others, so that it has its own passes.
         sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
         share_eps: a number added to the sum of the chosen sigmoids that ``normed`` divides by.
         biased: whether experts are chosen by their sigmoid, or their part of a softmax over all, plus a learned number.
         scale: a factor of the weights.
-        own_norms: whether router, experts and shared expert have norms of their own, and each expert a factor.
+        own_norms: whether router, experts and shared expert have their own norms, and each expert a factor.
         groups: the groups of consecutive experts, of which a token uses ``kept``; 0 for a choice among all experts.
         kept: these have the largest sum of their best two experts, or, unless ``biased``, the best expert.
     """
@@ -178,7 +178,7 @@ class LayerConfig:
         ahead: number of later positions that a token sees.
         rope: rotary angles of queries and keys; None for no rotation.
         norms: see :data:`NormPlaces`.
-        parallel: whether both branches read the stream before the layer, behind one norm or each behind its own.
+        parallel: whether both branches read the stream before the layer, after one norm or each after its own.
         head_norms: see :data:`HeadNorms`.
         rotated_first: whether queries and keys are normalised after their rotation.
         score_scale: factor of attention scores.
@@ -187,10 +187,10 @@ class LayerConfig:
         sinks: whether the softmax of each head has an additional learned logit without a value.
         experts: the experts of the MLP; None for a single MLP.
         gated: whether attention's results are multiplied by the sigmoid of gates, which are projected with the queries.
-        head_gates: whether each head has one gate instead, which a matrix of its own projects.
+        head_gates: whether each head has one gate instead, which its own matrix projects.
         mlp: whether an MLP, or experts, follow the mixing of tokens.
         delta: the heads of the delta rule or of the scan; None in layers without either. In layers with attention it
-            reads the same stream beside it.
+            reads the same stream next to it.
         head_dim, kv_heads: elements of a head, and heads of keys and values.
         inner: the width of the MLP, or of each expert.
         source: the earlier layer whose keys and values the attention uses; None if it has its own.

@@ -1,6 +1,6 @@
 """LFM3 (Liquid AI 2026): an LFM2 with norms after the branches, a gate for each head, and windows.
 
-Layers with a window have angles of their own; in the others half of the pairs is rotated.
+Layers with a window have their own angles; in the others half of the pairs is rotated.
 """
 
 from dataclasses import replace

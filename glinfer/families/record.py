@@ -144,7 +144,7 @@ class Family:
 
     @property
     def both(self) -> bool:
-        """Whether layers may have a scan beside attention."""
+        """Whether layers may have a scan next to attention."""
         return BOTH in self.usual.get("layer_types", ())
 
     @property

@@ -84,7 +84,7 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
     Args:
         path: the model's file or directory.
         config: the model's shape.
-        mmproj: llama.cpp's file of an image encoder; by default the only one beside a GGUF file.
+        mmproj: llama.cpp's file of an image encoder; by default the only one next to a GGUF file.
 
     Raises:
         FormatError: the encoder of ``mmproj``, or of a supported Hugging Face model, is damaged or does not fit.
@@ -114,10 +114,10 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
 
 
 def _beside(path: Path) -> Vision | str:
-    """The encoder in the only file of one beside a GGUF file."""
+    """The encoder in the only file of one next to a GGUF file."""
     files = sorted(each for each in path.parent.glob("*.gguf") if "mmproj" in each.name.lower() and each != path)
     if len(files) > 1:
-        return f"found {len(files)} image encoders beside the model; give the file of one: mmproj"
+        return f"found {len(files)} image encoders next to the model; give the file of one: mmproj"
     try:
         return _in_gguf(files[0]) if files else _NONE
     except FormatError as error:
@@ -391,7 +391,7 @@ def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], wid
 def image_metadata(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
     """The metadata of a language model's images for a GGUF file: what the model's own files say of them.
 
-    These are the sections of rotary pairs, and how many vectors the encoder of a Qwen3-VL gives beside a token's first.
+    These are the sections of rotary pairs, and how many vectors the encoder of a Qwen3-VL gives besides a token's first.
     """
     form, deep = config.family.gguf, None
     if form is None or not form.sections or not (is_gguf(path) or _has_config(path)):
@@ -408,7 +408,7 @@ def image_metadata(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
 
 
 def _has_config(path: AnyPath) -> bool:
-    """Whether there is a configuration of Hugging Face in a directory, or beside a file of weights."""
+    """Whether there is a configuration of Hugging Face in a directory, or next to a file of weights."""
     beside = Path(path).name.endswith((".json", ".safetensors"))
     return is_directory(path) or (beside and (Path(path).parent / "config.json").is_file())
 

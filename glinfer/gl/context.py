@@ -407,7 +407,7 @@ def _open_desktop(index: int, limits: Limits | None) -> Device:
             native = glcontext.default_backend()(**settings)
     except Exception as error:  # glcontext raises bare Exception
         raise ContextError(
-            f"no desktop OpenGL 3.3 context opens ({error}); on Debian and Ubuntu it needs libgl1 beside libegl1"
+            f"no desktop OpenGL 3.3 context opens ({error}); on Debian and Ubuntu it needs libgl1 next to libegl1"
         ) from None
     return hand_over(native, "desktop", limits)
 

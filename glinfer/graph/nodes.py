@@ -195,7 +195,7 @@ class Convolution(Node):
 
 @dataclass(frozen=True)
 class DeltaMixing(Node):
-    """The gated delta rule, or the scan of Mamba-2, behind a convolution.
+    """The gated delta rule, or the scan of Mamba-2, after a convolution.
 
     Attributes:
         qkv, z, b, a: the products of channels, gates, shares and decays; a scan has no shares.
@@ -257,7 +257,7 @@ class Mlp(Node):
 
 @dataclass(frozen=True)
 class ExpertNorms(Node):
-    """Norms of experts beside those of their branch.
+    """Norms of experts next to those of their branch.
 
     Attributes:
         router, experts: the norms before them, in place of the branch's; the router's input is divided by the root of
@@ -308,7 +308,7 @@ class ExpertMlps(Node):
 
     @property
     def apart(self) -> Mlp | None:
-        """The MLP of all tokens if it has passes of its own: it has no weight, or another width than the others."""
+        """The MLP of all tokens if it has its own passes: it has no weight, or another width than the others."""
         return self.shared if self.shared_router is None or self.choice.apart else None
 
 

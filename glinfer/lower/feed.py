@@ -69,7 +69,7 @@ def encode_feed(
     positions: int,
     pooling: str = "mean",
 ) -> Values:
-    """Fill in texts for the plan ``encode``, each from a slot of rows of its own on.
+    """Fill in texts for the plan ``encode``, each from a new slot on.
 
     Args:
         rows, texts: the tables to fill in.

@@ -37,7 +37,7 @@ class PlanOptions:
         max_texture_size: limit of the renderer, in texels a side.
         formats: the format of each tensor in the file; None for float32.
         cache: the format of keys and values, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
-        adapters: the LoRA adapters that run beside the weights.
+        adapters: the LoRA adapters that run next to the weights.
         images: how prompts take rows of images; None where they have none.
     """
 

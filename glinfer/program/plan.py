@@ -371,7 +371,7 @@ class PlanBuilder:
         return self.laid_out(name, kind, FlatLayout.of((rows, cols), format_name, max_texture_size))
 
     def laid_out(self, name: str, kind: str, layout: TexelLayout) -> TensorSpec:
-        """Declare a tensor with a layout of its own."""
+        """Declare a tensor with its own layout."""
         return self._declare(TensorSpec(name, (layout.rows, layout.cols), kind, layout.format.name, layout))
 
     def view(self, tensor: TensorSpec, rows: int, cols: int) -> TensorSpec:

@@ -77,7 +77,7 @@ class TuningKey:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A measured choice and its time beside the default's, in milliseconds a token, measured interleaved."""
+    """A measured choice with its time and the default's, in milliseconds a token, measured interleaved."""
 
     kernels: KernelOptions
     milliseconds: float

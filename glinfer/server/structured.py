@@ -21,7 +21,7 @@ ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class SchemaFields(Strict):
-    """The fields beside a schema."""
+    """The fields next to a schema."""
 
     name: StrictStr | None = None
     """Ignored."""

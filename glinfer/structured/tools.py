@@ -89,7 +89,7 @@ FORMS: Mapping[str, CallForm] = {
     )
 }
 """The call forms by name."""
-_OTHER_CALLS = ("<function", "tool_name")  # of templates with parameters in a form of their own
+_OTHER_CALLS = ("<function", "tool_name")  # of templates with parameters in their own form
 
 
 def tool_form(template: str, control: Mapping[str, int] | None = None) -> CallForm:

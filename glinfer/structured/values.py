@@ -1,4 +1,4 @@
-"""Values of a JSON schema that a tool call writes in a form of its own: the rules of a grammar for them."""
+"""Values of a JSON schema that a tool call writes in its own form: the rules of a grammar for them."""
 
 from __future__ import annotations
 

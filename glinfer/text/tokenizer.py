@@ -210,7 +210,7 @@ class Tokenizer:
 
         Ids are kept, and text never becomes a control token, as in :meth:`encode` without ``allow_special``. Otherwise
         the ids are those of the whole text, without special tokens around it. A control token absorbs the spaces
-        beside it if the tokenizer marks it so.
+        next to it if the tokenizer marks it so.
 
         Raises:
             InputError: as :meth:`encode`.
@@ -336,10 +336,10 @@ class _Merges:
 def find_tokenizer(
     checkpoint: AnyPath, given: AnyPath | Tokenizer | None, config: ModelConfig
 ) -> tuple[Tokenizer | None, str]:
-    """Find the tokenizer of a checkpoint: the given one, else the first one in or beside the checkpoint that fits.
+    """Find the tokenizer of a checkpoint: the given one, else the first one in or next to the checkpoint that fits.
 
     The candidates are a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe``, ``tokenizer.json`` and
-    the files of a slow tokenizer, beside the checkpoint or in its directory. A ``tokenizer.json`` that was found, not
+    the files of a slow tokenizer, next to the checkpoint or in its directory. A ``tokenizer.json`` that was found, not
     given, fits a model of the gab family if both have the same number of tokens. It fits any other model that has a
     row for each of its tokens.
 
@@ -369,12 +369,12 @@ def find_tokenizer(
         try:
             beside = Tokenizer.from_file(inside(candidate))
         except FormatError as error:  # the user did not choose this file, and token ids need no tokenizer
-            whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer beside the checkpoint"
+            whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer next to the checkpoint"
             reasons.append(f"{whose} cannot be used: {error}; {advice}")
             continue
         if beside.fits(config, exactly=config.family.gab1):
             return beside, ""
-        where = "the vocabulary in the checkpoint" if candidate == own else f"{candidate} beside the checkpoint"
+        where = "the vocabulary in the checkpoint" if candidate == own else f"{candidate} next to the checkpoint"
         reasons.append(f"{where} has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}")
     return None, reasons[0] if reasons else "no tokenizer was given; pass tokenizer=… (--tokenizer) or use token ids"
 

@@ -156,7 +156,7 @@ class TestTokenizers:
     def test_one_beside_the_model_that_does_not_fit(self, bare: Path, tmp_path: Path, refused: Refused) -> None:
         path = Path(shutil.copy(bare, tmp_path / "m.gab"))
         write_bpe(demo_tokenizer(299), tmp_path / "m.bpe")
-        assert "m.bpe beside the checkpoint has 299 tokens, the model 300" in refused("generate", path, "Once")
+        assert "m.bpe next to the checkpoint has 299 tokens, the model 300" in refused("generate", path, "Once")
 
 
 class TestPrompts:

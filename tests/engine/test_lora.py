@@ -1,4 +1,4 @@
-"""LoRA adapters beside the weights: the logits of merged weights, and for each sequence its own adapter."""
+"""LoRA adapters next to the weights: the logits of merged weights, and for each sequence its own adapter."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_refusals(folder: Path, model: Model) -> None:
     ):
         with pytest.raises(GlinferError, match=words):
             glinfer.load(folder / "model.safetensors", device=model.device, lora=lora)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="beside the fast plan"):
+    with pytest.raises(InputError, match="next to the fast plan"):
         glinfer.load(folder / "model.safetensors", device=model.device, lora=folder / "a", plan="reference")
 
 

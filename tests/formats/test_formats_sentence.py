@@ -66,7 +66,7 @@ def test_classifiers_rank(tmp_path: Path, own: dict[str, Any], squashes: bool) -
         ("modules.json", [{"path": ""}], "expected objects with the type and the path of each module"),
         ("modules.json", [{"type": "a.CNN", "path": "x"}], "the module 'CNN' is not supported here; expected Transfo"),
         ("modules.json", [{"type": "a.Transformer", "path": ""}], "found no pooling in it"),
-        ("modules.json", [{"type": "a.Pooling", "path": "../x"}], "the path '../x' is not a folder beside it; do not"),
+        ("modules.json", [{"type": "a.Pooling", "path": "../x"}], "the path '../x' is not a folder next to it; do not"),
         ("1_Pooling/config.json", {}, r"its pooling is \[\]; expected one of cls, mean"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "'cls', 'mean'"),
         ("2_Dense/config.json", {"in_features": 36, "out_features": 9}, r"expected bias, weight of \[9, 36\]"),

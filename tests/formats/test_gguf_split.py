@@ -68,7 +68,7 @@ def test_missing_parts_are_named(path: Path, gone: list[int]) -> None:
     kept = next(number for number in range(PARTS) if number not in gone)
     names = ", ".join(parts[number].name for number in gone)
     assert refusal(parts[kept]) == (
-        f"this is part {kept + 1} of 3 of a model; found no {names} beside it; get all parts into one folder"
+        f"this is part {kept + 1} of 3 of a model; found no {names} next to it; get all parts into one folder"
     )
 
 

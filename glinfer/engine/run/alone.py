@@ -56,7 +56,7 @@ class Alone(Executor):
         found = Choices({}, {}, set(), set())
         if each.queued and each.constraint is not None:  # forced tokens run with the next choice
             self._forced = True
-            each.sampler.advance()  # each token has noise of its own, chosen or not
+            each.sampler.advance()  # each token has its own noise, chosen or not
         elif not each.queued:
             try:
                 chosen = self._choose(each)

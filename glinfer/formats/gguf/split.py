@@ -71,8 +71,8 @@ def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         names = f"{', '.join(missing[:_MOST_NAMED])}{more}"
         raise FormatError(
-            f"{label}: this is part {number + 1} of {count} of a model; found no {names} beside it; get all parts into "
-            "one folder"
+            f"{label}: this is part {number + 1} of {count} of a model; found no {names} next to it; get all parts "
+            "into one folder"
         )
     return [each if each.name == given.name else inside(each) for each in found]
 

@@ -122,7 +122,7 @@ def _plain(path: str, label: str) -> str:
     """Check the path of a module, which is a folder next to the file that names it."""
     parts = PurePosixPath(path).parts
     if len(parts) != 1 or parts[0] in ("..", "/") or "\\" in path or ":" in path:
-        raise FormatError(f"{label}: the path {quoted(path)} is not a folder beside it; do not trust these files")
+        raise FormatError(f"{label}: the path {quoted(path)} is not a folder next to it; do not trust these files")
     return parts[0]
 
 

@@ -1,4 +1,4 @@
-"""The .bin files beside a manifest, read as if they were one file.
+"""The .bin files next to a manifest, read as if they were one file.
 
 A manifest's ``files`` has a list ``weights_shards``, or one entry ``weights``; each entry has the name (``file``) and
 the ``length`` in bytes. Offsets run through all files in that order, so a tensor may begin in one and end in the next.

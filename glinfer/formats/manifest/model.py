@@ -1,4 +1,4 @@
-"""Second-generation Gab, "Gift of Gab": a JSON manifest and the .bin files beside it.
+"""Second-generation Gab, "Gift of Gab": a JSON manifest and the .bin files next to it.
 
 The manifest has ``format`` (``gift-of-gab-f32`` or ``gift-of-gab-q8``), ``format_version`` 2, ``architecture`` (the
 shape, under the names of Hugging Face's Llama), ``files`` (see :mod:`glinfer.formats.manifest.files`) and ``tensors``,

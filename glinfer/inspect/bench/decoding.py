@@ -157,7 +157,7 @@ class DecodeReport(Report):
 
 @dataclass
 class TimedEngine:
-    """An engine with its facts, and batches of it that are timed beside its one sequence."""
+    """An engine with its facts, and batches of it that are timed next to its one sequence."""
 
     decoder: Decoder
     about: EngineReport

@@ -313,7 +313,7 @@ class Lowering(LoweringBase):
         bias, post_norm = self.weight_if_any(f"{name}.sum_bias"), recipes.down(layer).post_norm
         if post_norm and inner is not None:
             raise PlanError(
-                f"layer {layer} has an MLP beside its experts, and a norm after their sum; no draw adds both"
+                f"layer {layer} has an MLP next to its experts, and a norm after their sum; no draw adds both"
             )
         total, added = (self.branch, None) if post_norm else (out, apart_from(out, residual))
         assert total is not None

@@ -206,7 +206,7 @@ class _RowsLowering(Lowering):
 
 
 def few_chunk_rows(options: PlanOptions) -> int:
-    """The most tokens of a prompt that take less time in a plan of their own, where experts take rows one by one."""
+    """The most tokens of a prompt that take less time in a separate plan, where experts take rows one by one."""
     most = [SPAN] if delta_layers(options.config) else []
     return _few_rows(options, min(options.kernels.chunk, options.config.max_position_embeddings, *most))
 
@@ -267,7 +267,7 @@ class ChunkLowering(_RowsLowering):
 
     @property
     def few_expert_rows(self) -> int:
-        """As of the largest plan, so that a smaller one beside it is for rows that go one by one."""
+        """As of the largest plan, so that a smaller one next to it is for rows that go one by one."""
         return self._few_chunk_rows
 
     def further_values(self, rows: int) -> list[RunValue]:
@@ -312,7 +312,7 @@ class ChunkLowering(_RowsLowering):
         return mixed
 
     def norms_of(self, recipe: Recipe, x: Vectors | RawRows) -> dict[str, Any]:
-        """Draw the norms of a product's rows in a pass of their own, unless rows are few."""
+        """Draw the norms of a product's rows in a separate pass, unless rows are few."""
         if self.few:
             return super().norms_of(recipe, x)
         assert isinstance(x, RowInterleaved)

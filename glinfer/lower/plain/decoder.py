@@ -490,7 +490,7 @@ class _PlainLowering:
         return self.linear(f"{name}.out", "conv.out_proj", node.out, mixed)
 
     def delta(self, name: str, to: str, node: DeltaMixing, x: TensorSpec) -> TensorSpec:
-        """Draw the gated delta rule or the scan of a layer, behind its convolution."""
+        """Draw the gated delta rule or the scan of a layer, after its convolution."""
         rows, of = self.rows, node.rule
         kind = "ssm" if of.scan else "delta"
         apart = {

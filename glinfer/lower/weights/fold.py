@@ -3,7 +3,7 @@
 Every consumer of the residual stream is a norm. LayerNorm takes the mean away, so in a model of floats the mean can be
 taken away where the stream is written: from each embedding, and from the columns of the output projections. Then
 LayerNorm is a division by the root mean square, gamma scales the columns of the next matrix, beta times that
-matrix is a bias, and a product takes the mean of squares in its own loop. The rows behind a norm are centred too, since
+matrix is a bias, and a product takes the mean of squares in its own loop. The rows after a norm are centred too, since
 with quantised writers the stream's mean is only nearly zero.
 
 Where the bits of a file are kept, gamma becomes a gain of the inputs, and the sum of a row's weights times gamma says
@@ -218,7 +218,7 @@ def _table(rows: int, cols: int, form: str = "rgba32f") -> Callable[[bool, int],
 
 
 def _gain(name: str, norm: str, width: int, factor: float = 1.0) -> Weight:
-    """The gain of a norm in a pass of its own, times a factor, in one row."""
+    """The gain of a norm in a separate pass, times a factor, in one row."""
     return Weight(name, _table(1, width), lambda made: made._gain(norm)[None] * factor)
 
 

@@ -1,9 +1,9 @@
-"""The arrays of LoRA adapters beside a product of the fast plans: all adapters of a model in two matrices.
+"""The arrays of LoRA adapters next to a product of the fast plans: all adapters of a model in two matrices.
 
 The first matrix, A, absorbs what folding adds to a weight: the gain of the norm before it, and for LayerNorm the
 mean; it has the columns of the product. The second one, B, has its rows, alpha / rank and the product's factor.
 A product of several matrices has the ranks of each one after the other; the rows of one are zero in those of others.
-Of a product with experts each expert has ranks of its own, in A one expert below the other, in B in the same columns.
+Of a product with experts each expert has its own ranks, in A one expert below the other, in B in the same columns.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def up_matrix(
         recipe: the product.
         ranks, adapters: all adapters.
         rows: rows of each source.
-        behind: what each rank of all adapters is behind a norm whatever the input, [adapters · ranks]; then each
+        behind: what each rank of all adapters is after a norm whatever the input, [adapters · ranks]; then each
             adapter has 16 columns more, of which the first is B times that.
     """
     firsts, each = ranks.ranges(recipe)

@@ -69,7 +69,7 @@ class Recipe:
         kept: whether the file's bits are kept, so that nothing is folded in.
         apart: whether the gain of the norm before is not folded in, since rounding would lose the small ones.
         norm: name of the norm before the product, without ``.weight``; empty for none.
-        rounded: the same of a norm in a pass of its own, which rounds its results.
+        rounded: the same of a norm in a separate pass, which rounds its results.
         writes_stream: whether the outputs are added to the residual stream.
         post_norm: name of the norm after the product, before that sum; empty for none.
         scale: factor of the outputs, which goes into the matrix, or into the gain of one whose bits are kept.
@@ -105,7 +105,7 @@ class Recipe:
 
     @property
     def has_gain(self) -> bool:
-        """Whether the inputs are multiplied by numbers of their own, which the matrix does not absorb."""
+        """Whether the inputs are multiplied by their own numbers, which the matrix does not absorb."""
         return self.apart or (self.kept and (bool(self.norm) or self.scale != 1.0))
 
     @property
@@ -224,7 +224,7 @@ class Recipes:
 
     @property
     def sums(self) -> bool:
-        """Whether passes behind a norm take the mean away themselves, using the weights' sums."""
+        """Whether passes after a norm take the mean away themselves, using the weights' sums."""
         return self.family.norm == "layer" and not self.centred
 
     def _recipe(
@@ -390,7 +390,7 @@ class Recipes:
         return branch, node.norms, node.stacked if apart is None else (apart,)
 
     def apart(self, layer: int) -> tuple[Recipe, Recipe]:
-        """Both products of an MLP beside the experts."""
+        """Both products of an MLP next to the experts."""
         node = self.graph.layer(layer).mlp.body
         assert isinstance(node, ExpertMlps)
         return self.up(layer, node.apart), self.down(layer, node.apart)
@@ -410,7 +410,7 @@ class Recipes:
         branch, norms, mlps = self._mlps(layer, apart)
         width = mlps[0].down.outputs
         rows = _stacked(np.arange(width), width, len(mlps))
-        end = self._end(branch) if norms is None else {}  # which are passes of their own
+        end = self._end(branch) if norms is None else {}  # which are their own passes
         further: dict[str, Any] = {"before": mlps[0].down_norm, "writes_stream": True, "experts": len(mlps), **end}
         kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
         return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)

@@ -31,10 +31,10 @@ _CUTS = {"gpt2": "gpt-2", "codegen": "gpt-2", "roberta": "roberta-bpe", "gptneox
 
 
 def read_slow_tokenizer(path: Path) -> HfModel:
-    """Read a SentencePiece model, or a ``vocab.json`` (or ``merges.txt``) with the other file beside it.
+    """Read a SentencePiece model, or a ``vocab.json`` (or ``merges.txt``) with the other file next to it.
 
     Special and added tokens come from ``tokenizer_config.json``, ``special_tokens_map.json`` and
-    ``added_tokens.json`` beside it.
+    ``added_tokens.json`` next to it.
     """
     config = {**json_beside(path, "special_tokens_map.json"), **json_beside(path)}
     try:
