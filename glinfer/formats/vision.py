@@ -391,7 +391,7 @@ def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], wid
 def image_metadata(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
     """The metadata of a language model's images for a GGUF file: what the model's own files say of them.
 
-    These are the sections of rotary pairs, and how many vectors the encoder of a Qwen3-VL gives besides a token's first.
+    These are the sections of rotary pairs, and how many vectors a Qwen3-VL encoder gives besides a token's first.
     """
     form, deep = config.family.gguf, None
     if form is None or not form.sections or not (is_gguf(path) or _has_config(path)):
