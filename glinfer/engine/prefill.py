@@ -152,8 +152,7 @@ def write_images(
                 rows[index] = row[level * width : (level + 1) * width]
             session.write(name, rows)
     if ROW_ANGLES in table:
-        # Padding has angles too: it is read, then masked.
-        positions = np.zeros((table[ROW_ANGLES].shape[0], 3), np.intp)
+        positions = np.zeros((table[ROW_ANGLES].shape[0], 3), np.intp)  # also of padding, which is read, then masked
         for held, first, start in pieces:
             positions[start : start + len(held) - first] = rotary_positions(held)[0][first:]
         angles = image_angles(options.config, options.sections, positions, table[ROW_ANGLES].shape[1])

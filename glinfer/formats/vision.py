@@ -203,23 +203,19 @@ def _qwen_in_huggingface(config_file: Path, weights: Path, settings: Settings, *
         "layer_norm_eps": 1e-6,
         "rope_theta": Settings(angles if isinstance(angles, dict) else {}, label).number("rope_theta", 10000.0),
     }
-    scale, positions = (
-        settings.integer("spatial_merge_size", 2, most=64),
-        settings.integer("num_position_embeddings", 2304),
-    )
+    scale = settings.integer("spatial_merge_size", 2, most=64)
+    count = settings.integer("num_position_embeddings", 2304)
     width = settings.integer("out_hidden_size", 3584)
     layers = settings.values.get("deepstack_visual_indexes", _DEEP) if deep else ()
-    config = _any_shape(fields, positions, scale, width, layers, label)
+    config = _any_shape(fields, count, scale, width, layers, label)
     checkpoint = _tensors(config, config_file, weights, ("visual.",))
     found = _processor(config_file.parent)
     return found if isinstance(found, str) else Vision(checkpoint, _piece(found, config))
 
 
-def _any_shape(
-    fields: Mapping[str, Any], positions: int, scale: int, width: int, deep: object, label: str
-) -> ModelConfig:
+def _any_shape(fields: Mapping[str, Any], count: int, scale: int, width: int, deep: object, label: str) -> ModelConfig:
     """The shape of an encoder for images of any shape, whose tokens have ``width`` numbers."""
-    layers, side = fields["num_hidden_layers"], math.isqrt(positions)
+    layers, side = fields["num_hidden_layers"], math.isqrt(count)
     deep = tuple(deep) if isinstance(deep, (list, tuple)) else (None,)
     if (
         not all(is_integer(each, 0) and each < layers for each in deep)
@@ -229,10 +225,10 @@ def _any_shape(
             f"{label}: deepstack layers are {quoted(list(deep))}; expected at most {MAX_DEEP_VECTORS} of {layers}, in "
             "order"
         )
-    if side * side != positions or positions > MAX_PATCHES:
-        raise FormatError(f"{label}: {positions} learned positions; expected a square of at most {MAX_PATCHES}")
+    if side * side != count or count > MAX_PATCHES:
+        raise FormatError(f"{label}: {count} learned positions; expected a square of at most {MAX_PATCHES}")
     joined = fields["hidden_size"] * scale**2
-    further = {"vocab_size": positions, "max_position_embeddings": MAX_GRID_PATCHES, "patches_per_token": scale**2}
+    further = {"vocab_size": count, "max_position_embeddings": MAX_GRID_PATCHES, "patches_per_token": scale**2}
     dense = ((joined, True, "gelu"), (width, True, "none")) * (1 + len(deep))
     config = _shape(_BY_GRID, {**fields, **further, "dense": dense, "deepstack_layers": deep}, label)
     if config.head_dim % 4:
@@ -364,11 +360,8 @@ def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], wid
     """
     flags, names = keys.values.get("is_deepstack_layers", []), _BY_GRID.in_gguf.names
     deep = tuple(layer for layer, flag in enumerate(flags) if flag) if isinstance(flags, list) else ()
-    positions, scale = (
-        keys.integer("image_size") // fields["patch_size"],
-        keys.integer("spatial_merge_size", 2, most=64),
-    )
-    config = _any_shape(fields, positions**2, scale, width, deep, file.source)
+    side, scale = keys.integer("image_size") // fields["patch_size"], keys.integer("spatial_merge_size", 2, most=64)
+    config = _any_shape(fields, side**2, scale, width, deep, file.source)
     # Files have the numbers of layers in the names, glinfer those of the vectors.
     prefix = names.dense_norm.removesuffix("norm")
     renamed = {prefix.format(layer): prefix.format(number) for number, layer in enumerate(deep)}
