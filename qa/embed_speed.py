@@ -91,7 +91,7 @@ def embed_speed_command(
 
 
 def nearest(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-    """The place of the vector that each of several [n, D] has the largest cosine with, itself left out."""
+    """The index of the vector that each of several [n, D] has the largest cosine with, itself left out."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     found = np.zeros(len(unit), np.intp)
     for start in range(0, len(unit), _STRIP):

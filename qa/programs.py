@@ -103,7 +103,7 @@ Facts = dict[str, Any]
 
 
 class Program(NamedTuple):
-    """One program: its row of the record, its name in the row, its place there, and what makes its facts."""
+    """One program: its row of the record, its name in the row, its index there, and what makes its facts."""
 
     row: str
     name: str

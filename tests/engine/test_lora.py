@@ -116,7 +116,7 @@ def test_each_sequence_of_a_batch_has_its_own_adapter(model: Model) -> None:
     assert len({tuple(alone[name, 0]) for name in names}) == 3
     assert alone[None, 0] == alone["base", 0]
     requests = [BatchRequest(IDS[skipped:], {"lora": name, **GREEDY}, (name, skipped)) for name, skipped in alone]
-    # In few places, others take over where what a prompt begins with was run with another adapter.
+    # In few slots, others take over where what a prompt begins with was run with another adapter.
     assert {result.request.key: result.ids for result in model.batch(requests, slots=2)} == alone
 
 

@@ -35,7 +35,7 @@ def shared(small: Path) -> Iterator[ThreadedModel]:
 @pytest.fixture
 def threaded(shared: ThreadedModel) -> Iterator[ThreadedModel]:
     yield shared
-    eventually(lambda: running(shared) == 0, "places are free")
+    eventually(lambda: running(shared) == 0, "slots are free")
 
 
 def running(model: ThreadedModel) -> int:

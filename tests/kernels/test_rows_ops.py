@@ -280,7 +280,7 @@ def test_rows_are_stored_in_a_cache_of_several_lines(device: Device, together: b
 
 @with_kernels("llvmpipe", "one by one")
 def test_queries_are_kept_once_for_each_sequence(device: Device, kernels: KernelOptions) -> None:
-    """A strip leaves them out; rows of a batch put each into its sequence's place, and change no other's."""
+    """A strip leaves them out; rows of a batch put each into its sequence's slot, and change no other's."""
     strip = store_draw(kernels, 150, 19, 128, together=True, aside=2, every=128)
     assert strip.spec.extent({"rows": 19})[1] == 64
     check(device, strip, *[stored(strip, PLACES[name]) for name in ("one", "after each other")], tolerance=0)

@@ -271,7 +271,7 @@ def doings(model: Model) -> dict[str, Any]:
 @pytest.mark.usefixtures("moved")
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
 def test_a_model_answers_alike(device: Device, family: str) -> None:
-    made, answers = made_model(family, width=192), []  # three blocks, or the place of a block would not show
+    made, answers = made_model(family, width=192), []  # three blocks, or the index of a block would not show
     for one_state in (False, True):
         with model_of(made, device, one_state=one_state) as model:
             assert bool(regions(model.bound)) == one_state

@@ -1,4 +1,4 @@
-"""Clients that go away at any moment: their places are free within one step, and nothing of them stays."""
+"""Clients that go away at any moment: their slots are free within one step, and nothing of them stays."""
 
 from __future__ import annotations
 
