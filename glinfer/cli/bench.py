@@ -20,7 +20,7 @@ from glinfer.cli.common import (
     print_json,
     progress,
     say,
-    shape_asked_for,
+    shape_from_options,
     show,
     show_table,
 )
@@ -312,7 +312,7 @@ def _source(
 ) -> tuple[AnyPath | Checkpoint, Checkpoint, bool]:
     """Return what to load, its checkpoint, and whether its weights are zeros: random weights, or those of a model."""
     if config_text is not None:
-        config = shape_asked_for(config_text, {**options, "context": None})
+        config = shape_from_options(config_text, {**options, "context": None})
         made = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
         return made, made, False
     where: AnyPath = path_of(model)

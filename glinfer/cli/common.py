@@ -218,7 +218,7 @@ def stage_bars() -> Iterator[StagedProgress]:
         )
 
 
-def shape_asked_for(text: str, options: Mapping[str, Any]) -> ModelConfig:
+def shape_from_options(text: str, options: Mapping[str, Any]) -> ModelConfig:
     """Parse ``--config``, a path to a config.json or numbers such as ``blocks=6,heads=8``; apply gelu and context.
 
     ConfigError for inconsistent numbers, FormatError for a file that cannot be read or an unknown kind of model.
@@ -256,7 +256,7 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
     check_choice(plan, **how)
     if model is not None:
         return read_model(model, gelu=options["gelu"], context=options["context"])[1]
-    config = shape_asked_for(config_text or "", options)
+    config = shape_from_options(config_text or "", options)
     plan_for(config, plan, **how, max_texture_size=planned_edge(options["limits"]))
     return random_weights(config, plan, **how)
 

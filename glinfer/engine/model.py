@@ -34,7 +34,7 @@ from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.program.plan import DrawTable, draw_table
-from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
+from glinfer.structured.structure import ERROR, OPTIONS, requires_complete, take_structure
 from glinfer.text.chat import ChatForm, ReplySplitter
 from glinfer.text.images import ImageReader
 from glinfer.text.labels import token_label
@@ -356,7 +356,7 @@ class Model(Inspected, Embeds, Chatting):
         then = options.pop("on_end", None)
         check_callback("on_end", then)
         found: list[Any] = [None] * len(prompts)
-        whole = wants_whole(options.get("incomplete", ERROR))
+        whole = requires_complete(options.get("incomplete", ERROR))
         for result in self.batch([BatchRequest(each, options, index) for index, each in enumerate(prompts)]):
             assert isinstance(result.request.key, int)
             if whole:
@@ -514,7 +514,7 @@ class Model(Inspected, Embeds, Chatting):
         check_options("a request", given, DEFAULTS)
         options = {**DEFAULTS, **given}
         structure = take_structure(options)
-        wants_whole(options["incomplete"])
+        requires_complete(options["incomplete"])
         chosen = {field.name: options[field.name] for field in fields(SamplingOptions)}
         presence, frequency = options["presence_penalty"], options["frequency_penalty"]
         stop, stop_ids, top, function = (options[name] for name in ("stop", "stop_ids", "logprobs", "sampler"))

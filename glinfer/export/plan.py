@@ -186,7 +186,7 @@ class PlanExport:
                 "size": list(draw.size),
                 "layout": layout_entry(self.layout(draw.outputs[0])),
                 "heads": self._stacked_heads(draw.outputs[0]),
-                **self._sinks_beside(index),
+                **self._sinks_of(index),
             }
             for index, draw in enumerate(self.plan.draws)
             if draw.kind == wanted and not draw.op.endswith("_stats")  # statistics of softmax are not attention
@@ -196,7 +196,7 @@ class PlanExport:
         rows, cols = self.plan.table[name].shape
         return rows // cols if isinstance(self.layout(name), FlatLayout) else 0
 
-    def _sinks_beside(self, index: int) -> dict[str, int]:
+    def _sinks_of(self, index: int) -> dict[str, int]:
         """The sinks of the draw that reads the scores, if any; probabilities have none."""
         scores, *later = self.plan.draws[index:]
         read = (dict(draw.inputs) for draw in later if scores.outputs[0] in dict(draw.inputs).values())

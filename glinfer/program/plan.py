@@ -266,7 +266,7 @@ def _check_view(tensor: TensorSpec, table: Mapping[str, TensorSpec]) -> None:
             f"tensor {tensor.name} is a view of {tensor.view_of}, which is not a tensor of its kind and format"
         )
     ragged = tensor.shape[1] != root.shape[1] and (tensor.shape[1] % LANES or root.shape[1] % LANES)
-    if not isinstance(root.layout, FlatLayout) or ragged or tensor.layout != root.layout.seen_as(*tensor.shape):
+    if not isinstance(root.layout, FlatLayout) or ragged or tensor.layout != root.layout.reshaped(*tensor.shape):
         raise PlanError(f"tensor {tensor.name} is not within the texels of {tensor.view_of}")
 
 
@@ -387,7 +387,7 @@ class PlanBuilder:
             raise PlanError(f"tensor {tensor.name} cannot be seen as {rows}×{cols}: its rows are not whole texels")
         root = tensor.view_of or tensor.name
         made = TensorSpec(
-            f"{root}@{rows}x{cols}", (rows, cols), tensor.kind, tensor.format, tensor.layout.seen_as(rows, cols), root
+            f"{root}@{rows}x{cols}", (rows, cols), tensor.kind, tensor.format, tensor.layout.reshaped(rows, cols), root
         )
         return self._declare(made)
 

@@ -68,10 +68,10 @@ class RequestBody(Strict):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise _said(error) from None
+            raise _validation_error(error) from None
 
 
-def _said(error: ValidationError) -> ApiError:
+def _validation_error(error: ValidationError) -> ApiError:
     """The first error in one line; for a field that allows several types, the error of the nearest type."""
     found_all = error.errors(include_url=False, include_context=False)
     alike = [each for each in found_all if each["loc"][:1] == found_all[0]["loc"][:1]]
@@ -195,7 +195,7 @@ class StructuredBody(SamplingBody):
         Raises:
             ApiError: ``response_format`` contradicts itself.
         """
-        form = structured.asked_by(self.response_format)
+        form = structured.schema_of_format(self.response_format)
         given = ((name, kind, getattr(self, name)) for name, kind in _GUIDED.items())
         found = {name: {kind: value} for name, kind, value in given if value is not None}
         return {**({} if form is None else {"response_format": form}), **found}

@@ -14,7 +14,7 @@ from glinfer.server.generation import Usage, answer_size, chat_requests, ended, 
 from glinfer.server.protocol import InputItem, ResponseRequest, joined
 from glinfer.server.state import Asked
 from glinfer.server.streaming import Events, EventStream, event_bytes
-from glinfer.server.structured import CalledFunction, ResponseText, ToolCall, asked_by
+from glinfer.server.structured import CalledFunction, ResponseText, ToolCall, schema_of_format
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import CallForm
 from glinfer.text.reply import ChatPart
@@ -26,7 +26,7 @@ Event = tuple[str, dict[str, Any]]
 async def responses(asked: Asked[ResponseRequest]) -> ASGIApp:
     """Respond to an input."""
     body = asked.body
-    structure = asked_by(None if body.text is None else body.text.format)
+    structure = schema_of_format(None if body.text is None else body.text.format)
     (request,), form = await chat_requests(
         asked,
         lambda: messages_of(body.input, body.instructions),
@@ -203,7 +203,7 @@ class OutputItems:
             if delta.get("content"):
                 yield from self._say(delta["content"])
             for call in delta.get("tool_calls", ()):
-                yield from self._go_on_calling(call)
+                yield from self._continue_call(call)
 
     def finish(self, status: str) -> Iterator[Event]:
         """End the last item with the status of the answer; an answer without items gets an empty message."""
@@ -224,7 +224,7 @@ class OutputItems:
         if text:
             yield "response.output_text.delta", {**self._item, "content_index": 0, "delta": text, "logprobs": []}
 
-    def _go_on_calling(self, call: dict[str, Any]) -> Iterator[Event]:
+    def _continue_call(self, call: dict[str, Any]) -> Iterator[Event]:
         function = call["function"]
         if "id" in call:
             item = {"id": new_id("fc_"), "type": "function_call", "call_id": call["id"], "name": function["name"]}

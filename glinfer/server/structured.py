@@ -229,7 +229,7 @@ def _call_form(served: Served) -> CallForm:
     return form
 
 
-def asked_by(form: ResponseFormat | TextFormat | None) -> Mapping[str, Any] | None:
+def schema_of_format(form: ResponseFormat | TextFormat | None) -> Mapping[str, Any] | None:
     """The option for a ``response_format``, or for the ``text.format`` of a response.
 
     Raises:

@@ -64,7 +64,7 @@ def structure_of(given: Mapping[str, Any]) -> Structure | None:
     return Structure.checked(*named[0]) if named else None
 
 
-def wants_whole(incomplete: object) -> bool:
+def requires_complete(incomplete: object) -> bool:
     """Whether the option ``incomplete`` makes a text with an incomplete structure an error."""
     if incomplete not in (ERROR, PARTIAL):
         raise InputError(f"incomplete is {quoted(incomplete)}; expected {ERROR!r} or {PARTIAL!r}")

@@ -171,7 +171,7 @@ def expect_rows(**tensors: Tensor) -> None:
             raise InputError(f"{name} is a single number, without axes; expected at least one axis")
 
 
-def expect_whole(least: int, **numbers: int) -> None:
+def expect_integers(least: int, **numbers: int) -> None:
     """Raise an InputError for anything but integers from ``least`` on."""
     for name, number in numbers.items():
         if not is_integer(number) or number < least:

@@ -141,7 +141,7 @@ class Tensor:
     def layout(self) -> FlatLayout:
         """The layout of the elements in the texture; of a packed tensor, of the 32-bit words of its rows."""
         layout = self.storage.layout
-        return layout if self.packed else layout.seen_as(*as_matrix(self.shape))
+        return layout if self.packed else layout.reshaped(*as_matrix(self.shape))
 
     @property
     def nbytes(self) -> int:

@@ -151,7 +151,7 @@ def _name_stops(values: dict[str, Any], stops: tuple[int, ...]) -> None:
 # Beside other files
 
 
-def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
+def sidecar_files(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
     """The files to write next to ``target``, and their bytes: ``TARGET.bpe``, or Hugging Face's files."""
     tokenizer, target = parts.tokenizer, Path(target)
     found = _generation_config(parts)

@@ -120,9 +120,9 @@ def test_another_view_of_the_same_texels(rows: int, cols: int, largest: int, oth
     each, rest = divmod(rows * layout.row_texels, other)
     if rest:
         with refused(rf"a {rows}×{cols} matrix cannot share its texels with one of {other}×{4 * each + 4}"):
-            layout.seen_as(other, 4 * each + 4)
+            layout.reshaped(other, 4 * each + 4)
         return
-    view = layout.seen_as(other, 4 * each)
+    view = layout.reshaped(other, 4 * each)
     assert (view.width, view.height, view.format) == (layout.width, layout.height, layout.format)
     assert view == FlatLayout.of((other, 4 * each), "rgba32f", largest), "a layout is found by its texels"
     packed = layout.pack(numbered(layout))

@@ -111,7 +111,7 @@ def _pair(file: GgufFile) -> str:
     return written.replace("{document}", "{text}")
 
 
-def says_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:
+def answers_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:
     """Whether a classifier's outputs are the logits of "yes" and "no", to which llama.cpp applies a softmax."""
     labels = keys_of(file, config.family).listed(_LABELS)
     return config.embeds and not config.family.encodes and labels == YES_NO and len(config.dense) == 1

@@ -162,7 +162,7 @@ class Drawing:
         heads, length = probs.shape[:2]
         numbers = attention_numbers(probs)
         self.found["attention"].append({"layer": layer, "heads": numbers})
-        seen = pictures.seen_keys(length, self.checkpoint.config.layer(layer).window)
+        seen = pictures.visible_keys(length, self.checkpoint.config.layer(layer).window)
         title = f"Attention of block {layer}"
         alt = f"{title}: maps of {heads} heads over {length} tokens."
         for key, words in (("to_previous", "the previous token"), ("to_first", "the first token")):

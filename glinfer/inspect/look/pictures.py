@@ -156,7 +156,7 @@ def _words(axes: Axes, *, left: Sequence[tuple[int, str]] = (), below: Sequence[
             axis.set_tick_params(length=0)
 
 
-def seen_keys(length: int, window: int) -> npt.NDArray[np.bool_]:
+def visible_keys(length: int, window: int) -> npt.NDArray[np.bool_]:
     """Mask [S, S] of the keys that each query attends to: causal, within ``window`` tokens (0: all)."""
     distance = np.arange(length)[:, None] - np.arange(length)
     return (distance >= 0) & ((distance < window) if window else True)

@@ -234,11 +234,11 @@ def _check_take(shapes: Shapes, params: Params) -> None:
     shapes.require(params["row"] < rows, f"there is no row {params['row']} of {rows}")
 
 
-def _part_taken(params: Params) -> Mapping[str, Part]:
+def _part_read(params: Params) -> Mapping[str, Part]:
     count = int(params["ROWS"])
     return {f"x{number}": Part(int(number == params["row"] % count)) for number in range(count)}
 
 
-@op("take_row", (), X_ROWS, _check_take, regions=("output",), parts=_part_taken)
+@op("take_row", (), X_ROWS, _check_take, regions=("output",), parts=_part_read)
 def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     return np.asarray(gathered(inputs, params)[int(params["row"])][None])

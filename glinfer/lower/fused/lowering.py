@@ -256,7 +256,7 @@ class Lowering(LoweringBase):
             assert self.branch is not None
             self.product(recipe, x, self.branch, **self.shared(self.parts_of(recipe), "all"))
             draw = self.in_slots(recipe.named(recipe.post_kind))
-            self.norm(draw, self.branch, self.weight(draw.name), out, residual=apart_from(out, residual))
+            self.norm(draw, self.branch, self.weight(draw.name), out, residual=separate_from(out, residual))
         elif residual is not out:
             self.product(recipe, x, out, residual=residual)
         else:
@@ -315,14 +315,14 @@ class Lowering(LoweringBase):
             raise PlanError(
                 f"layer {layer} has an MLP next to its experts, and a norm after their sum; no draw adds both"
             )
-        total, added = (self.branch, None) if post_norm else (out, apart_from(out, residual))
+        total, added = (self.branch, None) if post_norm else (out, separate_from(out, residual))
         assert total is not None
         how: dict[str, Any] = {"residual": added, "alone": bool(post_norm), "rows": self.counted, "bias": bias}
         self.plan.draw(mix_experts(draw, parts, choice, total, experts, **how))
         if post_norm:
             gains = self.weight(f"{name}.post_norm")
             draw = self.in_slots(gains.name)
-            self.norm(draw, total, gains, out, residual=apart_from(out, residual))
+            self.norm(draw, total, gains, out, residual=separate_from(out, residual))
 
     def add_normed(
         self, layer: int, shared: RowInterleaved, chosen: RowInterleaved, residual: RowInterleaved, out: RowInterleaved
@@ -332,7 +332,7 @@ class Lowering(LoweringBase):
         for part, x, to, beside in (
             ("shared", shared, first, None),
             ("chosen", chosen, both, first),
-            ("sum", both, out, apart_from(out, residual)),
+            ("sum", both, out, separate_from(out, residual)),
         ):
             draw = self.in_slots(f"h.{layer}.mlp.norm.{part}", "mlp.post_norm")
             self.norm(draw, x, self.weight(draw.name), to, residual=beside, alone=part == "shared")
@@ -350,7 +350,7 @@ class Lowering(LoweringBase):
         name, found = f"h.{layer}.mlp.shared", self.rows("mlp.shared_out", out.cols)
         self.product(self.recipes.apart(layer)[1], inner, found)
         choice, only = self.row_vector("mlp.shared_choice", CHOICE_FLOATS), Experts(1, 1, normed=False)
-        draw, added = self.in_slots(f"{name}.mix", "mlp.mix"), apart_from(out, residual)
+        draw, added = self.in_slots(f"{name}.mix", "mlp.mix"), separate_from(out, residual)
         self.plan.draw(
             route(self.in_rows(f"{name}.choice", "mlp.choice"), logits, choice, alone),
             mix_experts(draw, found, choice, out, only, residual=added, rows=self.counted),
@@ -416,6 +416,6 @@ class Lowering(LoweringBase):
         return self.parts_of(recipe) if shared and self.few else 1
 
 
-def apart_from(out: RowInterleaved, added: RowInterleaved | None) -> RowInterleaved | None:
+def separate_from(out: RowInterleaved, added: RowInterleaved | None) -> RowInterleaved | None:
     """Rows that a pass has to add; None if blending adds to them, as they are in its targets."""
     return None if added is None or added.names == out.names else added

@@ -446,7 +446,7 @@ class _PlainLowering:
         self.multiply(f"{name}.scores", "attn.scores", apart["q"], apart["k"], scores, product, finish)
         self.plan.value(f"{to}.scores", square)
         if sinks is not None:
-            self.probs_beside_sinks(name, sinks, scores)
+            self.probs_with_sinks(name, sinks, scores)
         else:
             self.normalize(f"{name}.probs", "attn.probs", "softmax", scores, probs)
         self.plan.value(f"{to}.probs", square)
@@ -456,7 +456,7 @@ class _PlainLowering:
         axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(width, 0, 1)]
         return self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * width), axes)
 
-    def probs_beside_sinks(self, name: str, sinks: ModelTensor, scores: TensorSpec) -> None:
+    def probs_with_sinks(self, name: str, sinks: ModelTensor, scores: TensorSpec) -> None:
         """Draw the softmax of rows of scores with the sink of their head as one more, which is then left out."""
         count, rows = scores.shape
         of_each_row = [Axis(sinks.shape[0], 0, 1), Axis(rows, 0, 0)]

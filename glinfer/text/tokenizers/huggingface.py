@@ -148,7 +148,7 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     return of_library(library, path)
 
 
-def json_beside(path: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
+def sidecar_json(path: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
     """The object in a JSON file next to another file; empty without it."""
     file = path.with_name(name)
     return read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(file) else {}
@@ -163,7 +163,7 @@ def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
     except UnicodeDecodeError as error:
         raise FormatError(f"{label}: byte {error.start} is not UTF-8; expected one token per line") from None
     vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines) if line.rstrip("\r")}
-    config = json_beside(path)
+    config = sidecar_json(path)
     named = {name: content_of(config.get(f"{name}_token")) or text for name, text in _WORD_PIECE_TOKENS.items()}
     missing = [text for text in named.values() if text not in vocabulary]
     if missing or len(vocabulary) > MAX_TOKENS:
@@ -200,7 +200,7 @@ def of_library(library: tokenizers.Tokenizer, path: Path) -> HfModel:
     library.no_truncation()
     library.no_padding()
     decode, prefix = _decoder(library, label)
-    beside, config = path.with_name(CONFIG_FILE), json_beside(path)
+    beside, config = path.with_name(CONFIG_FILE), sidecar_json(path)
     named = named_tokens_in(config)
     _add_tokens(library, config.get("added_tokens_decoder"), named, shown(beside))
     _mark_special(library, named, shown(beside))
