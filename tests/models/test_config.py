@@ -211,7 +211,7 @@ def test_text_that_is_no_configuration_is_refused() -> None:
 def test_json_values_of_another_kind_are_refused_in_a_short_line() -> None:
     hostile = [None, True, "12", 1.5, [], {}, [[[[[[[[1]]]]]]]], {"a": {"b": 1}}, "x" * 10**6, [0] * 10**4, -1, 1e308]
     for name, value in itertools.product([*INTS, "layer_norm_eps"], hostile):
-        with refused(f"{name} is .*; expected a "):
+        with refused(f"{name} is .*; expected an? "):
             ModelConfig.from_json(json.dumps({**SMALL, name: value}))
     for text in ("NaN", "Infinity", "-Infinity", "1e999", "1e-999"):
         with refused("layer_norm_eps is .*; expected a number between 0 and 1"):

@@ -141,7 +141,7 @@ def test_run_values_are_checked() -> None:
         for accepted in good:
             values[name].check(accepted)
         for wrong in bad:
-            with refused(rf"{name} is .*; expected a (whole )?number from \S+ to \S+"):
+            with refused(rf"{name} is .*; expected (an integer|a number) from \S+ to \S+"):
                 values[name].check(wrong)
 
 
