@@ -17,8 +17,8 @@ with glinfer.load(MODEL) as model:
 
     # Each with its own options, and results as soon as they are finished; two run at a time.
     requests = [
-        glinfer.BatchRequest(prompt, {"max_tokens": 8 + 8 * place, "temperature": 0, "stop": ["\n\n"]}, key=place)
-        for place, prompt in enumerate(PROMPTS)
+        glinfer.BatchRequest(prompt, {"max_tokens": 8 + 8 * index, "temperature": 0, "stop": ["\n\n"]}, key=index)
+        for index, prompt in enumerate(PROMPTS)
     ]
     for result in model.batch(requests, slots=2):
         print(f"prompt {result.request.key}: {result.stats.tokens} tokens, ended by {result.stats.finish_reason}")

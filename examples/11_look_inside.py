@@ -31,9 +31,9 @@ with glinfer.load(sys.argv[1] if len(sys.argv) > 1 else "shakespeare", plan="ref
 
     # Without that head the next token's probabilities change.
     def silence(seen: glinfer.Seen) -> npt.NDArray[np.float32]:
-        place = head - seen.head  # some plans compute one head after the other
-        if 0 <= place < len(seen.array):
-            seen.array[place] = 0
+        row = head - seen.head  # some plans compute one head after the other
+        if 0 <= row < len(seen.array):
+            seen.array[row] = 0
         return seen.array
 
     before = model.probs(ids)

@@ -24,7 +24,7 @@ with glinfer.load(MODEL) as model, model.scheduler(slots=2) as scheduler:
                 glinfer.BatchRequest(SCENE + "QUEEN:\n", {"max_tokens": 12, "seed": 3}, key="queen")
             )
         if step == 12:
-            scheduler.cancel(duke)  # the queen's prompt starts in its place
+            scheduler.cancel(duke)  # the queen's prompt starts in its slot
             print(f"step {step}: duke cancelled after {duke.stats.tokens} tokens: {texts['duke']!r}")
     print("reused of the prompts:", [each.stats.reused_tokens for each in (king, duke, queen)])
 

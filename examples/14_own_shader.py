@@ -66,7 +66,7 @@ with glinfer.Device() as dev:
         spent = table.milliseconds.get(row.kind)
         print(f"{row.kind:15} {row.count} draws{'' if spent is None else f', one of them took {spent:.2f} ms'}")
 
-    # An error is one line: its place, and the driver's message.
+    # An error is one line: its position, and the driver's message.
     try:
         dev.draw(MATMUL.replace("sum +=", "sun +="), {"a": normed, "b": w}, (9, 50), name="matmul")
     except glinfer.GlinferError as error:

@@ -1,4 +1,4 @@
-"""Answer many callers at once on asyncio: the model has a thread of its own, and their texts run together."""
+"""Answer many callers at once on asyncio: the model has its own thread, and their texts run together."""
 
 import asyncio
 import sys
@@ -12,7 +12,7 @@ async def main(model: glinfer.ThreadedModel) -> None:
 
     for text in await asyncio.gather(*map(answer, ("ROMEO", "JULIET", "NURSE"))):
         print(repr(text))
-    try:  # a caller disconnects: its text ends, and its place is free
+    try:  # a caller disconnects: its text ends, and its slot is free
         await asyncio.wait_for(model.agenerate("O", max_tokens=100_000), timeout=0.5)
     except asyncio.TimeoutError:
         print("stopped")

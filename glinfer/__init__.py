@@ -84,7 +84,7 @@ __all__ = [
     "load",
     "stream",
 ]
-_PLACES = {
+_EXPORTS = {
     "config": ("ModelConfig",),
     "engine.capture": ("Captured", "Seen"),
     "engine.chat": ("ChatReply", "ChatSession", "ChatStream"),
@@ -105,7 +105,7 @@ _PLACES = {
     "tensors.tensor": ("Tensor",),
     "text.tokenizer": ("Tokenizer",),
 }
-_LATE = {name.removeprefix("Decode"): (module, name) for module, names in _PLACES.items() for name in names}
+_LATE = {name.removeprefix("Decode"): (module, name) for module, names in _EXPORTS.items() for name in names}
 _LATE["load"] = "engine.loading", "load_model"
 
 

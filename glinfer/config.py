@@ -36,7 +36,7 @@ from glinfer.families.record import Family
 from glinfer.limits import MAX_CONFIG_NUMBER
 
 _SHOWN_FIELDS = 6  # known fields that a message lists
-_FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other whole numbers with a default may be 0
+_FILLED_IN = ("intermediate_size", "num_key_value_heads", "head_dim")  # other integers with a default may be 0
 MAX_EXPERTS = 1024
 """Limit for the experts of a layer, since each has its own tensor names."""
 MAX_GROUPS = 32
@@ -151,10 +151,10 @@ class ModelConfig:
       layers use the keys and values of the last layer of their kind before them; ``use_double_wide_mlp`` doubles the
       width of their MLPs. ``hidden_size_per_layer_input`` is the width of the token embeddings of each layer.
     * A latent (:class:`glinfer.families.layer.Latent`) has ``kv_lora_rank`` elements, that of queries ``q_lora_rank``
-      (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements turn, and values have ``v_head_dim``.
+      (0: none). The last ``qk_rope_head_dim`` of ``head_dim`` elements are rotated, and values have ``v_head_dim``.
     * In an image encoder the rows are patches of ``patch_size`` × ``patch_size`` pixels (0: tokens of text), the
-      vocabulary is their places, and ``patches_per_token`` neighbours together make a token of the language model. Each
-      of ``deepstack_layers`` gives further vectors of these tokens.
+      vocabulary is their positions, and ``patches_per_token`` neighbours together make a token of the language model.
+      Each of ``deepstack_layers`` gives further vectors of these tokens.
 
     Raises:
         ConfigError: a field is out of range, or the heads do not divide the width.
@@ -318,9 +318,9 @@ class ModelConfig:
         elif self.num_dense_layers >= self.num_hidden_layers:
             raise self._error("num_dense_layers", f"fewer than the {self.num_hidden_layers} layers")
         elif not 2 <= self.num_experts <= MAX_EXPERTS:
-            raise self._error("num_experts", f"a whole number from 2 to {MAX_EXPERTS}")
+            raise self._error("num_experts", f"an integer from 2 to {MAX_EXPERTS}")
         elif family.names.expert_norm and not self.shared_intermediate_size:
-            raise self._error("shared_intermediate_size", "the width of the MLP beside the experts")
+            raise self._error("shared_intermediate_size", "the width of the MLP next to the experts")
         elif self.num_experts_per_tok > self.num_experts:
             raise self._error("num_experts_per_tok", f"at most {self.num_experts}, the number of experts")
         elif groups := self.n_group:
@@ -368,7 +368,7 @@ class ModelConfig:
 
     def _check_taps(self, name: str) -> None:
         if not 2 <= getattr(self, name) <= LONGEST_CONVOLUTION:
-            raise self._error(name, f"a whole number from 2 to {LONGEST_CONVOLUTION}")
+            raise self._error(name, f"an integer from 2 to {LONGEST_CONVOLUTION}")
 
     def _check_delta_rule(self, family: Family | None) -> None:
         kind = BOTH if BOTH in self.layer_types else DELTA
@@ -397,8 +397,8 @@ class ModelConfig:
             if value and not family.latent:
                 raise ConfigError(f"{name} is {value}; no layer of {self.model_type} has latents")
             if not value and family.latent and name != "q_lora_rank":
-                raise self._error(name, "the elements of a latent, of a value, or that turn")
-        if (turned := self.qk_rope_head_dim) and (turned >= self.head_dim or turned % 4):
+                raise self._error(name, "the elements of a latent, of a value, or of the rotary part")
+        if (rotary := self.qk_rope_head_dim) and (rotary >= self.head_dim or rotary % 4):
             raise self._error("qk_rope_head_dim", f"a multiple of 4 below head_dim, {self.head_dim}")
 
     def _check_shared_layers(self, family: Family | None) -> None:
@@ -557,8 +557,8 @@ class ModelConfig:
         if local and self.rope_local_base_freq:
             return Rope(self.rope_local_base_freq, self.rotary_dim)
         head_dim = (0 if local else self.global_head_dim) or self.head_dim
-        turned = self.qk_rope_head_dim or int(head_dim * self.partial_rotary_factor)
-        return Rope(self.rope_theta, turned, self.rope_scaling)
+        rotary = self.qk_rope_head_dim or int(head_dim * self.partial_rotary_factor)
+        return Rope(self.rope_theta, rotary, self.rope_scaling)
 
     @property
     def _scaling(self) -> tuple[dict[str, Any], Any]:

@@ -31,7 +31,7 @@ PIECE_ELEMENTS = 1 << 22
 
 # Configurations
 MAX_CONFIG_NUMBER = 1 << 24
-"""Limit for every whole number: far above any model, and low enough for 32-bit texel indices."""
+"""Limit for every integer: far above any model, and low enough for 32-bit texel indices."""
 
 # JSON files
 MAX_JSON_VALUES = 1 << 20

@@ -95,7 +95,7 @@ def _described(name: str, found: Any) -> Iterator[tuple[str, str]]:
 
 
 def _parameters(name: str, found: Any) -> Iterator[tuple[str, str]]:
-    """``name(parameter)`` and how it is given: its place, or by name alone, and its default."""
+    """``name(parameter)`` and how it is given: its position, or by name alone, and its default."""
     given = [each for each in inspect.signature(found).parameters.values() if each.name not in ("self", "cls")]
     for place, each in enumerate(given):
         if each.kind in (each.VAR_POSITIONAL, each.VAR_KEYWORD):

@@ -16,7 +16,7 @@ from glinfer.cli.common import loaded, print_json, show_table
 from glinfer.cli.options import device_options, json_option
 from glinfer.errors import InputError
 from glinfer.inspect.tables import Column, Table
-from glinfer.inspect.timing import Work, in_turns
+from glinfer.inspect.timing import Work, interleaved
 from glinfer.jobs.texts import read_texts
 
 _STRIP = 500  # vectors that are compared with all others at a time
@@ -54,7 +54,7 @@ def embed_speed_command(
             found[name] = ways[name]()
 
         works = [Work(partial(embed, name)) for name in ways]
-        times = in_turns(works, max(1, runs), warm_ups=min(1, runs))
+        times = interleaved(works, max(1, runs), warm_ups=min(1, runs))
         best = {name: min(each) / 1000.0 for name, each in zip(ways, times, strict=True)}
         tokens = opened.embedder.request(texts).tokens
         renderer = opened.device.description
@@ -91,7 +91,7 @@ def embed_speed_command(
 
 
 def nearest(vectors: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-    """The place of the vector that each of several [n, D] has the largest cosine with, itself left out."""
+    """The index of the vector that each of several [n, D] has the largest cosine with, itself left out."""
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     found = np.zeros(len(unit), np.intp)
     for start in range(0, len(unit), _STRIP):

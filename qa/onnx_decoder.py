@@ -100,7 +100,7 @@ class _Graph:
         return self._op("Add", tokens, self._op("Slice", table, start, every, self._ints("first axis", [0])))
 
     def _lengths(self) -> tuple[str, str]:
-        """The inputs of attention: the last place of each text, and the number of tokens."""
+        """The inputs of attention: the last position of each text, and the number of tokens."""
         total = self._op("ReduceSum", "attention_mask", self._ints("one", [1]), keepdims=0)
         last = self._op("Cast", self._op("Sub", total, self._ints("one", [1])), to=TensorProto.INT32)
         second = self._constant("second", np.array(1, np.int64))

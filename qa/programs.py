@@ -46,7 +46,7 @@ from glinfer.lower.weights.low_rank import AdapterRanks
 from glinfer.lower.weights.recipe import Recipes
 from glinfer.program.compiled import compile_plan
 from glinfer.program.plan import Plan, PlanLimits
-from glinfer.program.regions import places_in_one
+from glinfer.program.regions import region_layouts
 from glinfer.program.session import weight_matrix
 from glinfer.quant.formats import CACHE_FORMATS, FROM_FILE, WEIGHT_FORMATS
 from qa.steps import ROOT, run
@@ -103,7 +103,7 @@ Facts = dict[str, Any]
 
 
 class Program(NamedTuple):
-    """One program: its row of the record, its name in the row, its place there, and what makes its facts."""
+    """One program: its row of the record, its name in the row, its index there, and what makes its facts."""
 
     row: str
     name: str
@@ -295,11 +295,11 @@ def facts_of(plan: Plan, edge: int, **further: Any) -> Facts:
             "size": [*spec.size, spec.first],
             "call": call,
         }
-    return {**found, "regions": places_in_one(plan, edge)}
+    return {**found, "regions": region_layouts(plan, edge)}
 
 
 def _number(value: float) -> int | str:
-    """Whole numbers stay; floats are spelt, since 1 and 1.0 are two programs."""
+    """Integers stay; floats are spelt, since 1 and 1.0 are two programs."""
     return int(value) if isinstance(value, int | np.integer) else repr(float(value))
 
 

@@ -33,12 +33,12 @@ layout(location = 0) out vec4 y;
 #define VALUE(row, texel) ELEMENTS_OF(value, row, texel, VALUE_TEXELS, VALUE_WIDTH, VALUE_HEIGHT)
 
 // Whether the index selects a position of an axis, and its number among the selected positions.
-bool taken(int place, int first, int size, int step, out int number) {
-    int along = place - first;
+bool taken(int index, int first, int size, int step, out int number) {
+    int along = index - first;
     number = along / step;
     return along >= 0 && number < size && number * step == along;
 }
-#define AXIS(PLACE, START, SIZE, STEP, A, B) inside = taken(PLACE, START, SIZE, STEP, number) && inside; \
+#define AXIS(INDEX, START, SIZE, STEP, A, B) inside = taken(INDEX, START, SIZE, STEP, number) && inside; \
     from += number * ivec2(A, B);
 
 void main() {

@@ -26,21 +26,21 @@ layout(location = 1) out vec4 stats;
 #endif
 
 // The position of a texel of a slot's vector; 16 slots from a multiple of 16 on are side by side.
-ivec2 place(int slot, int texel) {
-    return texel_place(slot, texel, CACHE_PLACES);
+ivec2 position_of(int slot, int texel) {
+    return texel_position(slot, texel, CACHE_LAYOUT);
 }
 
 // A texel of a query, which may be stored once for its whole sequence.
 vec4 query_texel(int row, int slot, int texel) {
 #if defined(QUERIES_BLOCKS)
-    ivec2 from = texel_place(row, texel, QUERIES_TILES, QUERIES_PITCH, QUERIES_SLOT_STEP, QUERIES_BLOCK_STEP, QUERIES_COLUMNS);
+    ivec2 from = texel_position(row, texel, QUERIES_TILES, QUERIES_PITCH, QUERIES_SLOT_STEP, QUERIES_BLOCK_STEP, QUERIES_COLUMNS);
     return FETCH(queries, IN_QUERIES(from), ivec2(QUERIES_WIDTH, QUERIES_HEIGHT));
 #elif defined(CACHE_ASIDE)
     ivec2 from = aside_origin(slot / CACHE_EVERY, (texel >> 4) - CACHE_ASIDE, CACHE_ASIDE_SLOTS, CACHE_COLUMNS,
                               CACHE_ASIDE_LINE) + lane_offset(texel & 15);
     return FETCH(cache, from, CACHE_SIZE);
 #else
-    return FETCH(cache, place(slot, texel), CACHE_SIZE);
+    return FETCH(cache, position_of(slot, texel), CACHE_SIZE);
 #endif
 }
 
@@ -96,13 +96,13 @@ void main() {
 #ifdef CACHE_SCALES_AT
         // The scales of this block of each key.
         int block = (key + i) >> 4, stop = min(end, 16 * block + 16 - key);
-        ivec2 scales_from = place(base + first, 16 * CACHE_SCALES_AT + block);
+        ivec2 scales_from = position_of(base + first, 16 * CACHE_SCALES_AT + block);
         vec2 scale[4 * GROUPS];
         EACH_GROUP(FETCH_SCALES)
         for (;;) {
 #endif
         vec4 q = query_texel(row, base + position, query + i);
-        ivec2 from = place(base + first, key + i);
+        ivec2 from = position_of(base + first, key + i);
         vec4 k[4 * GROUPS];
         EACH_GROUP(FETCH_KEYS)
         EACH_GROUP(ADD_DOTS)

@@ -115,7 +115,7 @@ void main() {
     for (int group = start; group < groups; group += stride) {
 #endif
         // Four tokens side by side, and of each the texels of the quad.
-        ivec2 from = texel_place(base + 4 * group, value, CACHE_PLACES);
+        ivec2 from = texel_position(base + 4 * group, value, CACHE_LAYOUT);
 #ifdef CACHE_SCALES_AT
         int block = value >> 4;
         ivec2 scales_from = block_origin(base + 4 * group, CACHE_SCALES_AT + (block >> 4), CACHE_TILES, CACHE_PITCH,

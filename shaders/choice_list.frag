@@ -54,7 +54,7 @@ void main() {
 #endif
         for (int j = 0; j < UNROLL; j++) {
             int token = piece + min(start + j, steps - 1) * PIECES;
-            ivec2 texel = block_origin(source / ROWS, token >> 6, X_PLACES) + offset;
+            ivec2 texel = block_origin(source / ROWS, token >> 6, X_LAYOUT) + offset;
             EACH_ROW(FETCH_LOGITS)
 #ifdef MASK
             bits[j] = allowed_bits(row, token);

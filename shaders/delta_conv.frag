@@ -30,7 +30,7 @@ vec4 channel(int row, int begin, int sequence, int texel) {
     int start = POSITION_OF(row) - LENGTH + 1;  // the token of the first tap
     for (int token = max(start, 0); token < begin; token++) {
         int slot = sequence * INPUT_RING + token % INPUT_RING;
-        ivec2 from = texel_place(slot, texel, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS);
+        ivec2 from = texel_position(slot, texel, INPUTS_TILES, INPUTS_PITCH, INPUTS_SLOT_STEP, INPUTS_BLOCK_STEP, INPUTS_COLUMNS);
         sum += tap(token - start, texel) * FETCH(inputs, from, ivec2(INPUTS_WIDTH, INPUTS_HEIGHT));
     }
     for (int token = max(start, begin); token < start + LENGTH; token++) {

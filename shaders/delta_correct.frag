@@ -7,7 +7,7 @@ uniform sampler2D apart;
 layout(location = 0) out vec4 y;
 
 vec4 alone(int row, int texel) {
-    ivec2 from = texel_place(row, texel, APART_TILES, APART_PITCH, APART_SLOT_STEP, APART_BLOCK_STEP, APART_COLUMNS);
+    ivec2 from = texel_position(row, texel, APART_TILES, APART_PITCH, APART_SLOT_STEP, APART_BLOCK_STEP, APART_COLUMNS);
     return FETCH(apart, from, ivec2(APART_WIDTH, APART_HEIGHT));
 }
 

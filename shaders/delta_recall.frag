@@ -8,7 +8,7 @@ uniform sampler2D state0, state1;
 layout(location = 0) out vec4 y;
 
 #define STATE_AT(slot, texel) \
-    texel_place(slot, texel, STATE0_TILES, STATE0_PITCH, STATE0_SLOT_STEP, STATE0_BLOCK_STEP, STATE0_COLUMNS)
+    texel_position(slot, texel, STATE0_TILES, STATE0_PITCH, STATE0_SLOT_STEP, STATE0_BLOCK_STEP, STATE0_COLUMNS)
 // Adds the state of even or odd spans; a loop without a step skips the other one, where llvmpipe would run a condition.
 #define ADD_STATE(state, parity) \
     for (int i = window > 0 && (window / SPAN & 1) == parity ? 0 : KEY_TEXELS; i < KEY_TEXELS; i++) { \

@@ -10,8 +10,8 @@
 uniform sampler2D q, k, v, g, beta;
 layout(location = 0) out vec4 y;
 
-float scalar(sampler2D from, int row, int head, ivec3 places) {
-    return picked(TEXEL(from, row * places.x + (head >> 2), places.y, places.z), head);
+float scalar(sampler2D from, int row, int head, ivec3 shape) {
+    return picked(TEXEL(from, row * shape.x + (head >> 2), shape.y, shape.z), head);
 }
 
 // The factor of a vector.

@@ -18,7 +18,7 @@ EACH_ROW(DECLARE_TARGET)
 
 void main() {
     locate();
-    ivec2 from = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 from = block_origin(out_slot, out_block, X_LAYOUT) + lane_offset(out_lane);
 #ifdef HEAD_FLOATS
     int head = 4 * (16 * out_block + out_lane) / HEAD_FLOATS, own = GATE_BLOCK + (head >> 6), lane = (head >> 2) & 15;
 #else

@@ -96,9 +96,9 @@ const int part = 0;
 // The slot of row n in its texture, and the first block of its inputs there.
 #if defined(EXPERT_BLOCKS) && !defined(X_PART)
 uniform sampler2D chosen;
-#define CHOSEN_PLACES CHOSEN_TILES, CHOSEN_PITCH, CHOSEN_SLOT_STEP, CHOSEN_BLOCK_STEP, CHOSEN_COLUMNS
+#define CHOSEN_LAYOUT CHOSEN_TILES, CHOSEN_PITCH, CHOSEN_SLOT_STEP, CHOSEN_BLOCK_STEP, CHOSEN_COLUMNS
 #define CHOSEN_ROW(n) \
-    FETCH(chosen, (block_origin(out_slot, 0, CHOSEN_PLACES) + lane_offset(n)), ivec2(CHOSEN_WIDTH, CHOSEN_HEIGHT))
+    FETCH(chosen, (block_origin(out_slot, 0, CHOSEN_LAYOUT) + lane_offset(n)), ivec2(CHOSEN_WIDTH, CHOSEN_HEIGHT))
 #define LEAVE_OUT(n, X, R, Y, V, A, B, C, D, E, F, S) Y = vec4(0.0);
 int x_slots[ROWS];
 #endif
@@ -120,9 +120,9 @@ int x_first, choice_number;
 
 // Texel `inner` of a block of the inputs of row n, in texture X.
 #if TOGETHER
-#define X_TEXEL(n, X, number) FETCH(x, IN_X(block_origin(X_SLOT(n), x_first + (number), X_PLACES) + inner), X_SIZE)
+#define X_TEXEL(n, X, number) FETCH(x, IN_X(block_origin(X_SLOT(n), x_first + (number), X_LAYOUT) + inner), X_SIZE)
 #else
-#define X_TEXEL(n, X, number) FETCH(X, IN_X(block_origin(X_SLOT(n), x_first + (number), X_PLACES) + inner), X_SIZE)
+#define X_TEXEL(n, X, number) FETCH(X, IN_X(block_origin(X_SLOT(n), x_first + (number), X_LAYOUT) + inner), X_SIZE)
 #endif
 #ifdef RAW_INPUT
 #include "common/raw_input.glsl"
@@ -292,7 +292,7 @@ vec4 finished(Input v, float norm) {
 #define TIMES(n, X, R, Y, V, A, B, C, D, E, F, S) A[4 * h + a] = WITH_PIECE(A[4 * h + a], V);
 #define ADD_PIECE FETCH_PIECE EACH_ROW(TIMES)
 #endif
-// llvmpipe masks each sum that a turn of a loop stores. A turn of two steps adds both products to a sum before it is stored.
+// llvmpipe masks each sum that an iteration of a loop stores. An iteration of two steps adds both products to a sum before it is stored.
 #if QUAD && LOOKUP_TEXTURE && ROWS > 1 && !defined(PARTS)
 #define TWO_STEPS 1
 #else
@@ -405,9 +405,9 @@ vec4 finished(Input v, float norm) {
 #define BOUNDED(Y)
 #endif
 #ifdef ROPE
-#define TURN(n, Y) Y = turned(Y, 16 * out_block + out_lane, ANGLES(n));
+#define ROTATE(n, Y) Y = rotated(Y, 16 * out_block + out_lane, ANGLES(n));
 #else
-#define TURN(n, Y)
+#define ROTATE(n, Y)
 #endif
 #if GATED && defined(GATE_LIMIT)
 #define ACTIVATE(Y, E) if (HALF == 0) E = total; else Y = gated(E, total);
@@ -442,7 +442,7 @@ vec4 finished(Input v, float norm) {
     if (part == 0) total += bias[h]; \
     ADD_LORA_BIAS(n) \
     ACTIVATE(Y, E)
-#define STORE(n, X, R, Y, V, A, B, C, D, E, F, S) BOUNDED(Y) TURN(n, Y) Y = stored(Y AND_RESIDUAL(R));
+#define STORE(n, X, R, Y, V, A, B, C, D, E, F, S) BOUNDED(Y) ROTATE(n, Y) Y = stored(Y AND_RESIDUAL(R));
 #endif
 
 void main() {

@@ -1,6 +1,6 @@
 #version 300 es
-// The groups of common/choices.glsl: texel n of slot g of the output is (row, expert, 1, 0) of place n of group g. In an
-// unused place of an expert's last group, row and the third number are 0; in an unused group all are 0.
+// The groups of common/choices.glsl: texel n of slot g of the output is (row, expert, 1, 0) of row n of group g. In an
+// unused row of an expert's last group, row and the third number are 0; in an unused group all are 0.
 #include "common/block_pass.glsl"
 #include "common/choices.glsl"
 uniform int held;
@@ -8,9 +8,9 @@ layout(location = 0) out vec4 y;
 
 void main() {
     locate();
-    int place = 16 * out_block + out_lane;
+    int row_in_group = 16 * out_block + out_lane;
     y = vec4(0.0);
-    if (place >= ROWS) return;
+    if (row_in_group >= ROWS) return;
     int expert = -1, left = out_slot, count = 0;  // groups from the first one of the expert on
     for (int t = 0; t < EXPERT_TEXELS; t++) {
         ivec4 counts = tally_at(0, t);
@@ -23,7 +23,7 @@ void main() {
             if (expert < 0) left -= groups;
         }
     }
-    int rank = ROWS * left + place;
+    int rank = ROWS * left + row_in_group;
     if (expert < 0) return;
     y.y = float(expert);
     if (rank >= count) return;

@@ -10,7 +10,7 @@ layout(location = 0) out vec4 y;
 void main() {
     locate();
     int source = out_slot % ROWS;
-    ivec2 from = block_origin(out_slot / ROWS, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 from = block_origin(out_slot / ROWS, out_block, X_LAYOUT) + lane_offset(out_lane);
     y = vec4(0.0);
     EACH_ROW(TAKE)
 }

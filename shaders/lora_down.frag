@@ -13,13 +13,13 @@
 #include "common/lines.glsl"
 #if TOGETHER
 uniform sampler2D x;
-#define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(out_slot, x_first + (step >> 2), X_PLACES) + inner), X_SIZE);
+#define FETCH_INPUT(V) V = FETCH(x, IN_X(block_origin(out_slot, x_first + (step >> 2), X_LAYOUT) + inner), X_SIZE);
 #else
 EACH_ROW(DECLARE_INPUT)
 // A block of t belongs to one row, so all fragments of a quad agree.
 #define PICK(n, X, R, Y, V, A, B, C, D, E, F, S) if (n == out_slot % ROWS) picked = FETCH(X, from, X_SIZE);
 #define FETCH_INPUT(V) \
-    { ivec2 from = block_origin(out_slot / ROWS, step >> 2, X_PLACES) + inner; vec4 picked; EACH_ROW(PICK) V = picked; }
+    { ivec2 from = block_origin(out_slot / ROWS, step >> 2, X_LAYOUT) + inner; vec4 picked; EACH_ROW(PICK) V = picked; }
 #endif
 uniform sampler2D down;
 uniform int share;

@@ -13,7 +13,7 @@ vec4 merged(int row) {
     int source = MERGED * row + part;
     vec4 found = vec4(0.0);
     if (part < MERGED) {
-        ivec2 from = texel_place(source / ROWS, texel, X_PLACES);
+        ivec2 from = texel_position(source / ROWS, texel, X_LAYOUT);
         EACH_ROW(TAKE)
     }
     return found;

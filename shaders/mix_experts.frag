@@ -31,12 +31,12 @@ vec4 mixed(int row) {
     for (int i = 0; i < USED; i++) {
         vec4 chosen = choice_at(row, i);
 #if PLACED
-        int place = int(chosen.z + 0.5), target = place % ROWS;
-        ivec2 from = block_origin(place / ROWS, out_block, X_PLACES) + lane_offset(out_lane);
+        int index = int(chosen.z + 0.5), target = index % ROWS;
+        ivec2 from = block_origin(index / ROWS, out_block, X_LAYOUT) + lane_offset(out_lane);
         vec4 part = vec4(0.0);
         EACH_ROW(PICK)
 #else
-        ivec2 from = block_origin(row, i * OUT_BLOCKS + out_block, X_PLACES) + lane_offset(out_lane);
+        ivec2 from = block_origin(row, i * OUT_BLOCKS + out_block, X_LAYOUT) + lane_offset(out_lane);
         vec4 part = FETCH(x, IN_X(from), X_SIZE);
 #endif
         sum += chosen.y * part;

@@ -24,7 +24,7 @@ void main() {
     int texel = 16 * out_block + out_lane;
     bool inside = texel < DIM_TEXELS;
     texel = min(texel, DIM_TEXELS - 1);
-    ivec2 from = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 from = block_origin(out_slot, out_block, X_LAYOUT) + lane_offset(out_lane);
     vec4 factors[(ROWS + 3) / 4];
     for (int i = 0; i < (ROWS + 3) / 4; i++) factors[i] = NORM_TEXEL(i);
 #if CENTRED

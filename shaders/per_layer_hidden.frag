@@ -56,6 +56,6 @@ vec4 inputs_of(int row, int column) {
 void main() {
     locate();
     int column = 16 * out_block + out_lane;
-    ivec2 own = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 own = block_origin(out_slot, out_block, X_LAYOUT) + lane_offset(out_lane);
     EACH_ROW(FINISH)
 }

@@ -6,7 +6,7 @@
 // to one row, and the table rows has the noise and temperature of its choice.
 #include "common/block_pass.glsl"
 #include "common/noise.glsl"
-#define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
+#define LOGITS_LAYOUT LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
 #ifdef ROWS
 #include "common/each_row.glsl"
 #include "common/row_info.glsl"
@@ -36,7 +36,7 @@ vec2 better(vec2 best, vec4 score, int token) {
         vec4 v[UNROLL]; \
         for (int j = 0; j < UNROLL; j++) { \
             int block = min(start + j, LOGITS_BLOCKS - 1); \
-            ivec2 texel = block_origin(slot, block, LOGITS_PLACES) + offset; \
+            ivec2 texel = block_origin(slot, block, LOGITS_LAYOUT) + offset; \
             v[j] = FETCH(X, IN_LOGITS(texel), LOGITS_SIZE); \
         } \
         for (int j = 0; j < UNROLL; j++) { \
@@ -71,7 +71,7 @@ void main() {
     LOOK(x0, plain, LOGITS_BLOCKS, NOISY(v[j]))
 #else
     for (int block = plain; block < LOGITS_BLOCKS; block++) {
-        ivec2 texel = block_origin(slot, block, LOGITS_PLACES) + offset;
+        ivec2 texel = block_origin(slot, block, LOGITS_LAYOUT) + offset;
         int token = 64 * block + 4 * out_lane;
         EACH_ROW(FETCH_OWN)
         best = better(best, NOISY(own), token);
@@ -82,7 +82,7 @@ void main() {
     LOOK(logits, plain, LOGITS_BLOCKS, NOISY(v[j]))
 #endif
     int chosen = int(best.y);
-    ivec2 texel = block_origin(slot, chosen / 64, LOGITS_PLACES) + offset;
+    ivec2 texel = block_origin(slot, chosen / 64, LOGITS_LAYOUT) + offset;
 #ifdef ROWS
     EACH_ROW(FETCH_OWN)
 #else

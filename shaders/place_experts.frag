@@ -1,6 +1,6 @@
 #version 300 es
-// The place of each choice in the groups of common/choices.glsl: texel i of slot r of the output is (expert, weight, ROWS · group
-// + its place in the group, 0) of choice i of row r.
+// The index of each choice in the groups of common/choices.glsl: texel i of slot r of the output is (expert, weight, ROWS · group
+// + its row in the group, 0) of choice i of row r.
 #include "common/block_pass.glsl"
 #include "common/choices.glsl"
 layout(location = 0) out vec4 y;

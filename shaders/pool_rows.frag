@@ -29,7 +29,7 @@ vec4 pooled(int text) {
     vec4 found = vec4(0.0);
 #endif
     for (int slot = first / ROWS; slot <= last / ROWS; slot++) {
-        ivec2 from = block_origin(slot, out_block, X_PLACES) + lane_offset(out_lane);
+        ivec2 from = block_origin(slot, out_block, X_LAYOUT) + lane_offset(out_lane);
         EACH_ROW(TAKE_ROW)
     }
 #if POOL == 0

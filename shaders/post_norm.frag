@@ -40,7 +40,7 @@ void main() {
     locate();
     EACH_ROW(DECLARE_SUM)
     for (int step = 0; step < 4 * X_BLOCKS; step++) {
-        ivec2 corner = block_origin(out_slot, step >> 2, X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
+        ivec2 corner = block_origin(out_slot, step >> 2, X_LAYOUT) + 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
         ivec2 from = corner + ivec2(out_lane & 1, (out_lane >> 1) & 1);
         EACH_ROW(SQUARE)
@@ -52,6 +52,6 @@ void main() {
 #endif
     }
     vec4 factor = FETCH(gain, ivec2(min(16 * out_block + out_lane, GAIN_WIDTH - 1), 0), ivec2(GAIN_WIDTH, 1));
-    ivec2 own = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 own = block_origin(out_slot, out_block, X_LAYOUT) + lane_offset(out_lane);
     EACH_ROW(FINISH)
 }

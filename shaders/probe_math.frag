@@ -7,8 +7,8 @@ uniform sampler2D x, y, z;
 layout(location = 0) out vec4 result;
 
 void main() {
-    ivec2 place = ivec2(gl_FragCoord.xy);
-    vec4 a = texelFetch(x, place, 0), b = texelFetch(y, place, 0), c = texelFetch(z, place, 0);
+    ivec2 texel = ivec2(gl_FragCoord.xy);
+    vec4 a = texelFetch(x, texel, 0), b = texelFetch(y, texel, 0), c = texelFetch(z, texel, 0);
 #if OPERATION == 0
     result = a + b;
 #elif OPERATION == 1

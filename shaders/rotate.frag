@@ -14,23 +14,23 @@ uniform int position;
 layout(location = 0) out vec4 y;
 
 #define X_AT(texel) TEXEL(x, row * X_TEXELS + (texel), X_WIDTH, X_HEIGHT)
-#define TABLE_AT(texel) TEXEL(table, turn * TABLE_TEXELS + (texel), TABLE_WIDTH, TABLE_HEIGHT)
+#define TABLE_AT(texel) TEXEL(table, angles * TABLE_TEXELS + (texel), TABLE_WIDTH, TABLE_HEIGHT)
 
 // The row of the table for a row of x.
-int turn_of(int row) {
-    int place_in_sequence = row % SEQUENCE;
+int angle_row(int row) {
+    int sequence_row = row % SEQUENCE;
 #if TABLE_ROWS == 1
     return 0;
 #elif POSITIONS
-    ivec4 four = TEXEL(positions, place_in_sequence / 4, POSITIONS_WIDTH, POSITIONS_HEIGHT);
-    return clamp(four[place_in_sequence % 4], 0, TABLE_ROWS - 1);
+    ivec4 four = TEXEL(positions, sequence_row / 4, POSITIONS_WIDTH, POSITIONS_HEIGHT);
+    return clamp(four[sequence_row % 4], 0, TABLE_ROWS - 1);
 #else
-    return clamp(position + place_in_sequence, 0, TABLE_ROWS - 1);
+    return clamp(position + sequence_row, 0, TABLE_ROWS - 1);
 #endif
 }
 
 #if WHOLE
-vec4 turned(int row, int turn, int texel, vec4 v) {
+vec4 rotated(int row, int angles, int texel, vec4 v) {
     int own = texel % (HEAD_DIM / 4);
     if (own >= ROTARY / 4) return v;
 #if INTERLEAVED
@@ -45,7 +45,7 @@ vec4 turned(int row, int turn, int texel, vec4 v) {
 #endif
 }
 #else
-float turned_one(int row, int turn, int column, float v) {
+float rotated_one(int row, int angles, int column, float v) {
     int own = column % HEAD_DIM;
     if (own >= ROTARY) return v;
 #if INTERLEAVED
@@ -62,12 +62,12 @@ float turned_one(int row, int turn, int column, float v) {
     return v * angle.x + (upper ? other : -other) * angle.y;
 }
 
-vec4 turned(int row, int turn, int texel, vec4 v) {
+vec4 rotated(int row, int angles, int texel, vec4 v) {
     ivec4 columns = columns_of(texel);
-    v.x = turned_one(row, turn, columns.x, v.x);
-    v.y = turned_one(row, turn, columns.y, v.y);
-    v.z = turned_one(row, turn, columns.z, v.z);
-    v.w = turned_one(row, turn, columns.w, v.w);
+    v.x = rotated_one(row, angles, columns.x, v.x);
+    v.y = rotated_one(row, angles, columns.y, v.y);
+    v.z = rotated_one(row, angles, columns.z, v.z);
+    v.w = rotated_one(row, angles, columns.w, v.w);
     return v;
 }
 #endif
@@ -75,5 +75,5 @@ vec4 turned(int row, int turn, int texel, vec4 v) {
 void main() {
     ivec2 at = output_place();
     int row = at.x;
-    y = trimmed(turned(row, turn_of(row), at.y, X_AT(at.y)), at.y, OUT_COLS);
+    y = trimmed(rotated(row, angle_row(row), at.y, X_AT(at.y)), at.y, OUT_COLS);
 }

@@ -1,11 +1,12 @@
 #version 300 es
 // The experts of each row, by the logits of its router (common/route.glsl): texel i of a slot of the output is (expert,
 // weight, 0, 0) of the row's choice number i. With SHARED every row has one more expert as its last choice, or USED = 0 as
-// its only one, weighted by the sigmoid of logit EXPERTS, and with the row as place. With scales each expert has a factor. Row r of logits and output is in slot r, in blocks.
+// its only one, weighted by the sigmoid of logit EXPERTS, and with the row as index. With scales each
+// expert has a factor. Row r of logits and output is in slot r, in blocks.
 #include "common/block_pass.glsl"
-#define LOGITS_PLACES LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
+#define LOGITS_LAYOUT LOGITS_TILES, LOGITS_PITCH, LOGITS_SLOT_STEP, LOGITS_BLOCK_STEP, LOGITS_COLUMNS
 uniform sampler2D logits;
-#define ROUTED(t) FETCH(logits, IN_LOGITS(texel_place(slot, t, LOGITS_PLACES)), ivec2(LOGITS_WIDTH, LOGITS_HEIGHT))
+#define ROUTED(t) FETCH(logits, IN_LOGITS(texel_position(slot, t, LOGITS_LAYOUT)), ivec2(LOGITS_WIDTH, LOGITS_HEIGHT))
 #ifdef BIASED
 uniform sampler2D bias;
 #define BIAS(t) FETCH(bias, ivec2(t, 0), ivec2(BIAS_WIDTH, BIAS_HEIGHT))

@@ -31,14 +31,14 @@ void main() {
         int group = turn >> 3, t = 4 * (turn & 1) + ((turn >> 1) & 3);
 #endif
         if (group < GROUPS) {
-            ivec2 from = block_origin(out_slot, group >> 1, X_PLACES) +
+            ivec2 from = block_origin(out_slot, group >> 1, X_LAYOUT) +
                          ivec2(2 * (t >> 2) + (t & 1), 2 * (group & 1) + ((t >> 1) & 1));
             EACH_ROW(SQUARE)
         }
     }
 #else
     for (int step = 0; step < STEPS; step++) {
-        ivec2 corner = block_origin(out_slot, step >> 2, X_PLACES) + 2 * ivec2(step & 1, (step >> 1) & 1);
+        ivec2 corner = block_origin(out_slot, step >> 2, X_LAYOUT) + 2 * ivec2(step & 1, (step >> 1) & 1);
 #if QUAD
         ivec2 from = corner + ivec2(out_lane & 1, (out_lane >> 1) & 1);
         EACH_ROW(SQUARE)

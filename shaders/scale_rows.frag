@@ -11,7 +11,7 @@ EACH_ROW(DECLARE_TARGET)
 
 void main() {
     locate();
-    ivec2 from = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 from = block_origin(out_slot, out_block, X_LAYOUT) + lane_offset(out_lane);
     float by = FETCH(factor, ivec2(0), ivec2(1)).x;
     EACH_ROW(FINISH)
 }

@@ -29,12 +29,12 @@ void main() {
     ivec4 next = ivec4(0, 1, 2, 3);
     EACH_ROW(DECLARE)
     for (int block = 0; block < X_BLOCKS; block++) {
-        ivec2 from = block_origin(out_slot, block, X_PLACES) + offset;
+        ivec2 from = block_origin(out_slot, block, X_LAYOUT) + offset;
         int token = 64 * block + 4 * out_lane;
         EACH_ROW(LARGEST)
     }
     for (int block = 0; block < X_BLOCKS; block++) {
-        ivec2 from = block_origin(out_slot, block, X_PLACES) + offset;
+        ivec2 from = block_origin(out_slot, block, X_LAYOUT) + offset;
         int token = 64 * block + 4 * out_lane;
         EACH_ROW(ADD)
     }

@@ -33,20 +33,20 @@ vec4 kept(int position, int base) {
 
 // The texel of one of the three parts of the rows of a slot.
 ivec2 part_of(int slot, int part) {
-    return block_origin(slot, part * GATE_BLOCK + out_block, X_PLACES) + lane_offset(out_lane);
+    return block_origin(slot, part * GATE_BLOCK + out_block, X_LAYOUT) + lane_offset(out_lane);
 }
 
 #if TOGETHER
 #define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) vec4 A;
 #define START(n, X, R, Y, V, A, B, C, D, E, F, S) A = BIASED == 1 ? tap(LENGTH) : vec4(0.0);
-#define ADD(n, X, R, Y, V, A, B, C, D, E, F, S) if (n >= place && n - place < LENGTH) A += tap(LENGTH - 1 - n + place) * u;
+#define ADD(n, X, R, Y, V, A, B, C, D, E, F, S) if (n >= row && n - row < LENGTH) A += tap(LENGTH - 1 - n + row) * u;
 #define TAKE(n, X, R, Y, V, A, B, C, D, E, F, S) if (source == n) u = FETCH(X, IN_X(first), X_SIZE) * FETCH(X, IN_X(third), X_SIZE);
 #define OWN(n, X, R, Y, V, A, B, C, D, E, F, S) add(n, FETCH(X, IN_X(first), X_SIZE) * FETCH(X, IN_X(third), X_SIZE));
 #define ROW_SUM(n, A) A
 EACH_ROW(DECLARE_SUM)
 
-// Adds u of a row to the sums of those rows of this slot that see it; `place` is below 0 for rows before the slot.
-void add(int place, vec4 u) {
+// Adds u of a row to the sums of those rows of this slot that see it; `row` is below 0 for rows before the slot.
+void add(int row, vec4 u) {
     EACH_ROW(ADD)
 }
 

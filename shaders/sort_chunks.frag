@@ -2,7 +2,7 @@
 // The first pass of top-k: sorts each chunk of 16 elements of a row, largest first, ties by column, NaN first.
 // x [ROWS, COLS]. Chunk c of row r becomes list c * ROWS + r, of which the first LIST_TEXELS texels are written: keys,
 // which are integers in the order of the floats, and columns. Elements after the row's end have key and column 0; no float
-// has that key. The place of an element is the number of elements that precede it.
+// has that key. The index of an element is the number of elements that precede it.
 #include "common/flat.glsl"
 uniform sampler2D x;
 layout(location = 0) out uvec4 sorted_columns;
@@ -23,7 +23,7 @@ uvec4 keys_at(int row, int texel) {
     return keys * uvec4(lessThan(columns_of(texel), ivec4(COLS)));
 }
 
-// Counts the elements that precede each of four elements, and of four later ones. A place starts at the number of later
+// Counts the elements that precede each of four elements, and of four later ones. An index starts at the number of later
 // elements, as if all of them preceded it.
 void compare(uvec4 sooner, uvec4 later, inout uvec4 sooner_at, inout uvec4 later_at) {
     uvec4 first = uvec4(greaterThanEqual(sooner, later));
@@ -53,24 +53,24 @@ void compare_own(uvec4 keys, inout uvec4 at) {
     at.w += third;
 }
 
-// Writes an element if its place belongs to this fragment.
-void put(uint key, uint column, uint at, uvec4 places) {
-    uvec4 here = 0u - uvec4(equal(uvec4(at), places));
+// Writes an element if its index belongs to this fragment.
+void put(uint key, uint column, uint at, uvec4 indices) {
+    uvec4 here = 0u - uvec4(equal(uvec4(at), indices));
     sorted_keys |= here & key;
     sorted_columns |= here & column;
 }
 
-void put_four(uvec4 keys, uint column, uvec4 at, uvec4 places) {
-    put(keys.x, column, at.x, places);
-    put(keys.y, column + 1u, at.y, places);
-    put(keys.z, column + 2u, at.z, places);
-    put(keys.w, column + 3u, at.w, places);
+void put_four(uvec4 keys, uint column, uvec4 at, uvec4 indices) {
+    put(keys.x, column, at.x, indices);
+    put(keys.y, column + 1u, at.y, indices);
+    put(keys.z, column + 2u, at.z, indices);
+    put(keys.w, column + 3u, at.w, indices);
 }
 
 void main() {
     int texel = output_place().x;  // over all lists, whose matrix has one texel a row
     int list = texel / LIST_TEXELS;
-    uvec4 places = uvec4(columns_of(texel % LIST_TEXELS));
+    uvec4 indices = uvec4(columns_of(texel % LIST_TEXELS));
     int row = list % ROWS, start = 4 * (list / ROWS);
     uvec4 a = keys_at(row, start), b = keys_at(row, start + 1);
     uvec4 c = keys_at(row, start + 2), d = keys_at(row, start + 3);
@@ -86,9 +86,9 @@ void main() {
     compare(b, d, b_at, d_at);
     compare(c, d, c_at, d_at);
     sorted_keys = sorted_columns = uvec4(0);
-    put_four(a, 0u, a_at, places);
-    put_four(b, 4u, b_at, places);
-    put_four(c, 8u, c_at, places);
-    put_four(d, 12u, d_at, places);
+    put_four(a, 0u, a_at, indices);
+    put_four(b, 4u, b_at, indices);
+    put_four(c, 8u, c_at, indices);
+    put_four(d, 12u, d_at, indices);
     sorted_columns = (sorted_columns + uint(4 * start)) * uvec4(notEqual(sorted_keys, uvec4(0)));
 }

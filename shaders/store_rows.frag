@@ -52,16 +52,16 @@ void main() {
     bool scales = out_block >= OUT_SCALES_AT;
     int block = scales ? min(16 * (out_block - OUT_SCALES_AT) + out_lane, OUT_SCALES_AT - 1) : out_block;
     int first = scales ? 0 : out_lane & 8, last = scales ? 16 : first + 8;
-    ivec2 from = block_origin(row / ROWS, block, X_PLACES);
+    ivec2 from = block_origin(row / ROWS, block, X_LAYOUT);
     uvec2 peaks = uvec2(0u);
     vec4 own = vec4(0.0);
     EACH_ROW(LOOK)
     uvec2 bits = uvec2(scale_bits(peaks.x), scale_bits(peaks.y));
     y = scales ? scale_texel(bits.x, bits.y) : bytes_of(own, first == 0 ? bits.x : bits.y);
 #else
-    ivec2 from = block_origin(row / ROWS, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 from = block_origin(row / ROWS, out_block, X_LAYOUT) + lane_offset(out_lane);
 #ifdef FACTOR_BLOCK
-    ivec2 other = block_origin(row / ROWS, FACTOR_BLOCK + out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 other = block_origin(row / ROWS, FACTOR_BLOCK + out_block, X_LAYOUT) + lane_offset(out_lane);
 #endif
     y = vec4(0.0);
     EACH_ROW(TAKE)

@@ -11,7 +11,7 @@ layout(location = 0) out vec4 y;
 void main() {
     locate();
     int source = row % ROWS;
-    ivec2 from = block_origin(row / ROWS, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 from = block_origin(row / ROWS, out_block, X_LAYOUT) + lane_offset(out_lane);
     y = vec4(0.0);
     EACH_ROW(TAKE)
 }

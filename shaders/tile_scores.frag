@@ -89,13 +89,13 @@ void main() {
 #ifdef CACHE_SCALES_AT
         // The scales of this block of each key.
         int block = (key + i) >> 4, stop = min(HEAD_TEXELS, 16 * block + 16 - key);
-        ivec2 scales_from = block_origin(base + first, CACHE_SCALES_AT + (block >> 4), CACHE_PLACES) + lane_offset(block & 15);
+        ivec2 scales_from = block_origin(base + first, CACHE_SCALES_AT + (block >> 4), CACHE_LAYOUT) + lane_offset(block & 15);
         vec4 low[SHARE], high[SHARE];
         EACH_GROUP(FETCH_SCALES)
         for (;;) {
 #endif
-        ivec2 query_at = texel_place(tile, query + i, X_PLACES);
-        ivec2 from = texel_place(base + first, key + i, CACHE_PLACES);
+        ivec2 query_at = texel_position(tile, query + i, X_LAYOUT);
+        ivec2 from = texel_position(base + first, key + i, CACHE_LAYOUT);
         EACH_ROW(FETCH_QUERY)
         EACH_GROUP(ADD_KEYS)
         i += SHARE;

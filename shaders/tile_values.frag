@@ -90,7 +90,7 @@ void main() {
 #endif
     int group = start;
     if (group < groups) for (;;) {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_LAYOUT) + lane_offset(group & 15);
         EACH_ROW(PEAKS)
         group += SHARE;
         if (group >= groups) break;
@@ -99,7 +99,7 @@ void main() {
     group = start;
 #ifdef PARTS
     if (group < groups) for (;;) {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_LAYOUT) + lane_offset(group & 15);
         EACH_ROW(ADD_WEIGHT)
         group += SHARE;
         if (group >= groups) break;
@@ -108,11 +108,11 @@ void main() {
     groups = min(groups, 16 * part + 16);
 #endif
     if (group < groups) for (;;) {
-        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_PLACES) + lane_offset(group & 15);
-        ivec2 from = texel_place(base + 4 * group, value, CACHE_PLACES);
+        ivec2 scores_at = block_origin((group >> 4) * row_slots + out_slot, head, X_LAYOUT) + lane_offset(group & 15);
+        ivec2 from = texel_position(base + 4 * group, value, CACHE_LAYOUT);
 #ifdef CACHE_SCALES_AT
         int block = value >> 4;
-        ivec2 scales_from = block_origin(base + 4 * group, CACHE_SCALES_AT + (block >> 4), CACHE_PLACES) + lane_offset(block & 15);
+        ivec2 scales_from = block_origin(base + 4 * group, CACHE_SCALES_AT + (block >> 4), CACHE_LAYOUT) + lane_offset(block & 15);
         vec2 scale0 = SCALE(0), scale1 = SCALE(1), scale2 = SCALE(2), scale3 = SCALE(3);
         vec4 scale = (value & 8) == 0 ? vec4(scale0.x, scale1.x, scale2.x, scale3.x)
                                       : vec4(scale0.y, scale1.y, scale2.y, scale3.y);

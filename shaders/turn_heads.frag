@@ -13,7 +13,7 @@
 #ifdef ROPE
 #include "common/rope.glsl"
 #else
-#define turned(y, texel, position) (y)
+#define rotated(y, texel, position) (y)
 #endif
 #include "common/half.glsl"
 EACH_ROW(DECLARE_INPUT)
@@ -32,9 +32,9 @@ EACH_ROW(DECLARE_TARGET)
 #define DECLARE_SUM(n, X, R, Y, V, A, B, C, D, E, F, S) float S = 0.0;
 #define SQUARE(n, X, R, Y, V, A, B, C, D, E, F, S) { vec4 v = FETCH(X, IN_X(from), X_SIZE); S += dot(v, v); }
 #ifdef TURNED_FIRST  // lengths stay, so only gains come after the rotation
-#define NORMED(Y, n) (turned(Y, texel, POSITION_OF(n)) * gain)
+#define NORMED(Y, n) (rotated(Y, texel, POSITION_OF(n)) * gain)
 #else
-#define NORMED(Y, n) turned(Y * gain, texel, POSITION_OF(n))
+#define NORMED(Y, n) rotated(Y * gain, texel, POSITION_OF(n))
 #endif
 #define FINISH(n, X, R, Y, V, A, B, C, D, E, F, S) \
     Y = FETCH(X, IN_X(own), X_SIZE); \
@@ -42,8 +42,8 @@ EACH_ROW(DECLARE_TARGET)
     if (normed) Y = NORMED(Y, n); \
     Y = stored(Y);
 
-ivec2 place(int slot, int texel) {
-    return texel_place(slot, texel, X_PLACES);
+ivec2 position_of(int slot, int texel) {
+    return texel_position(slot, texel, X_LAYOUT);
 }
 
 void main() {
@@ -77,12 +77,12 @@ void main() {
     EACH_ROW(DECLARE_SUM)
     if (divided) {
         for (int i = 0; i < width; i++) {
-            ivec2 from = place(slot, first + i);
+            ivec2 from = position_of(slot, first + i);
             EACH_ROW(SQUARE)
         }
     }
     vec4 gain = FETCH(gains, ivec2((key ? 0 : 1) / GAINS_STACK * GAINS_TEXELS + inside, (key ? 0 : 1) % GAINS_STACK),
                       ivec2(GAINS_WIDTH, GAINS_HEIGHT));
-    ivec2 own = place(slot, texel);
+    ivec2 own = position_of(slot, texel);
     EACH_ROW(FINISH)
 }

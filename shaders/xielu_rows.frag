@@ -13,6 +13,6 @@ EACH_ROW(DECLARE_TARGET)
 void main() {
     locate();
     vec4 learned = FETCH(slopes, ivec2(0), ivec2(SLOPES_WIDTH, SLOPES_HEIGHT));
-    ivec2 from = block_origin(out_slot, out_block, X_PLACES) + lane_offset(out_lane);
+    ivec2 from = block_origin(out_slot, out_block, X_LAYOUT) + lane_offset(out_lane);
     EACH_ROW(FINISH)
 }

@@ -1,4 +1,4 @@
-/** Answers as they are written; a site that has the library for Markdown has markdown_answers.js in this one's place. */
+/** Answers as they are written; a site that has the library for Markdown has markdown_answers.js instead. */
 
 /**
  * The elements of an answer, see page/answer.js; given its text, as far as it is written.

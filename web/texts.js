@@ -1,6 +1,6 @@
 /**
  * The texts of a site whose tokenizer is Gab's, or that takes token ids. Sites of other tokenizers have library_texts.js
- * in this one's place, and two libraries of npm.
+ * instead of this one, and two libraries of npm.
  */
 
 import { GabForm } from "./glinfer/chat.js";

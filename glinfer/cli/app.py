@@ -53,24 +53,24 @@ class Commands(click.Group):
         self.sections = {
             section: {name: text for name, (_, text) in commands.items()} for section, commands in sections
         }
-        self._places = {name: place for _, commands in sections for name, (place, _) in commands.items()}
+        self._targets = {name: target for _, commands in sections for name, (target, _) in commands.items()}
         self.arguments: tuple[str, ...] = ()
         self.chosen = ""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all commands, without importing any."""
-        return sorted({*self._places, *super().list_commands(ctx)})
+        return sorted({*self._targets, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import a command on first use."""
-        if cmd_name in self._places and cmd_name not in self.commands:
-            module, _, attribute = self._places[cmd_name].partition(":")
+        if cmd_name in self._targets and cmd_name not in self.commands:
+            module, _, attribute = self._targets[cmd_name].partition(":")
             self.add_command(getattr(import_module(f"{self._package}.{module}"), attribute), cmd_name)
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the summaries of all commands by section, without importing any command."""
-        width = max(map(len, self._places))
+        width = max(map(len, self._targets))
         for section, commands in self.sections.items():
             with formatter.section(section):
                 formatter.write_dl([(f"{name:{width}}", summary) for name, summary in commands.items()])
@@ -225,11 +225,11 @@ def _say_warnings_in_one_line(program: str) -> None:
     """Print glinfer's warnings as one line, without the source location."""
     others = warnings.showwarning
 
-    def show(message: Warning | str, category: type[Warning], *place: Any, **further: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *location: Any, **further: Any) -> None:
         if issubclass(category, GlinferWarning):
             emit(f"{program}: warning: {' '.join(str(message).split())}", err=True)
         else:
-            others(message, category, *place, **further)
+            others(message, category, *location, **further)
 
     warnings.showwarning = show
 

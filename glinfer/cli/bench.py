@@ -22,7 +22,7 @@ from glinfer.cli.common import (
     print_json,
     progress,
     say,
-    shape_asked_for,
+    shape_from_options,
     show,
     show_table,
 )
@@ -307,7 +307,7 @@ def _bench_fast(options: BenchOptions) -> None:
 def _source(held: contextlib.ExitStack, options: BenchOptions) -> tuple[AnyPath | Checkpoint, Checkpoint, bool]:
     """Return what to load, its checkpoint, and whether its weights are zeros: random weights, or those of a model."""
     if options.config_text is not None:
-        config, kept = shape_asked_for(options.config_text, options.gelu, None), _stored_formats(options.stored)
+        config, kept = shape_from_options(options.config_text, options.gelu, None), _stored_formats(options.stored)
         made = random_packed_checkpoint(config, kept[0], kept[-1]) if kept else random_weights(config)
         return made, made, False
     where: AnyPath = path_of(options.model)

@@ -338,7 +338,7 @@ def _number(field: str, value: str, kind: Callable[[str], Any]) -> Any:
     try:
         return kind(value)
     except ValueError:
-        expected = "a whole number" if kind is int else "a number"
+        expected = "an integer" if kind is int else "a number"
         raise InputError(f"{field} is {value!r}; expected {expected}") from None
 
 

@@ -60,7 +60,7 @@ def print_json(value: Any) -> None:
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: Sequence[str] = ()) -> None:
     """Print a table of texts, see :func:`show_table`; columns in ``numbers`` are aligned right."""
-    made = [Column(name, itemgetter(place), "" if name in numbers else None) for place, name in enumerate(columns)]
+    made = [Column(name, itemgetter(index), "" if name in numbers else None) for index, name in enumerate(columns)]
     show_table(Table("", made, list(rows)))
 
 
@@ -74,7 +74,7 @@ def show_table(made: Table, *, drop: Sequence[str] = ()) -> None:
     from rich.table import Table as ShownTable
 
     console, rows = out(), [[printable(cell) for cell in row] for row in made.texts()]
-    texts = [[name, *(row[place] for row in rows)] for place, name in enumerate(made.names)]
+    texts = [[name, *(row[index] for row in rows)] for index, name in enumerate(made.names)]
     # Numbers do not wrap; their headings do.
     least = [
         max(map(cell_len, (*" ".join(cells).split(), *(cells[1:] if column.right else ()))), default=0)
@@ -84,23 +84,23 @@ def show_table(made: Table, *, drop: Sequence[str] = ()) -> None:
     kept = list(range(len(texts)))
 
     def total() -> int:
-        return sum(least[place] for place in kept) + 2 * (len(kept) - 1)
+        return sum(least[index] for index in kept) + 2 * (len(kept) - 1)
 
     for name in drop:
         if total() > console.width:
-            kept = [place for place in kept if made.names[place] != name]
+            kept = [index for index in kept if made.names[index] != name]
     room = max(0, console.width - total())
-    for place in sorted(kept, key=lambda place: most[place] - least[place]):
-        given = min(room, most[place] - least[place])
-        least[place], room = least[place] + given, room - given
+    for index in sorted(kept, key=lambda index: most[index] - least[index]):
+        given = min(room, most[index] - least[index])
+        least[index], room = least[index] + given, room - given
     console.width = max(console.width, total())
     shown = ShownTable(box=None, pad_edge=False, header_style="bold", show_header=any(made.names))
-    for place in kept:
-        justify: JustifyMethod = "right" if made.columns[place].right else "left"
-        shown.add_column(made.names[place], justify=justify, width=least[place], overflow="fold")
+    for index in kept:
+        justify: JustifyMethod = "right" if made.columns[index].right else "left"
+        shown.add_column(made.names[index], justify=justify, width=least[index], overflow="fold")
     styles = ["bold red" if made.alarming(item) else None for item in made.items]
     for row, style in zip(rows, [*styles, "bold"], strict=False):
-        shown.add_row(*(row[place] for place in kept), style=style)
+        shown.add_row(*(row[index] for index in kept), style=style)
     console.print(shown)
 
 
@@ -218,7 +218,7 @@ def stage_bars() -> Iterator[StagedProgress]:
         )
 
 
-def shape_asked_for(text: str, gelu: str | None, context: int | None) -> ModelConfig:
+def shape_from_options(text: str, gelu: str | None, context: int | None) -> ModelConfig:
     """Parse ``--config``, a path to a config.json or numbers such as ``blocks=6,heads=8``; apply gelu and context.
 
     ConfigError for inconsistent numbers, FormatError for a file that cannot be read or an unknown kind of model.
@@ -256,20 +256,20 @@ def model_or_shape(model: str | None, config_text: str | None, options: Mapping[
     check_choice(plan, **how)
     if model is not None:
         return read_model(model, gelu=options["gelu"], context=options["context"])[1]
-    config = shape_asked_for(config_text or "", options["gelu"], options["context"])
+    config = shape_from_options(config_text or "", options["gelu"], options["context"])
     plan_for(config, plan, **how, max_texture_size=planned_edge(options["limits"]))
     return random_weights(config, plan, **how)
 
 
 def parse_ids(text: str, what: str = "token ids") -> list[int]:
-    """Parse whole numbers such as ``13,132,251``; ``what`` names them in the InputError for other text."""
+    """Parse integers such as ``13,132,251``; ``what`` names them in the InputError for other text."""
     numbers = []
     for part in filter(None, map(str.strip, text.split(","))):
         try:
             numbers.append(int(part))
         except ValueError:
             found = part if len(part) <= 40 else f"{part[:40]}…"
-            raise InputError(f"found {found!r} in the {what}; expected whole numbers such as 13,132,251") from None
+            raise InputError(f"found {found!r} in the {what}; expected integers such as 13,132,251") from None
     return numbers
 
 

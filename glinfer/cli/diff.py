@@ -177,7 +177,7 @@ def side_of(option: str, model: str, settings: Sequence[str]) -> RunConfig:
         if isinstance(kind, click.Choice) and value not in kind.choices:
             raise InputError(f"found {part!r} in {option}; expected {key} to be one of {', '.join(kind.choices)}")
         if kind is click.INT and not value.isdecimal():
-            raise InputError(f"found {part!r} in {option}; expected a whole number of tokens")
+            raise InputError(f"found {part!r} in {option}; expected an integer number of tokens")
         if key in found:
             raise InputError(f"{key} is given twice in {option}; give it once")
         found[key] = int(value) if kind is click.INT else opt.LIMITS[value] if key == "limits" else value

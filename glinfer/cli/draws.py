@@ -14,7 +14,7 @@ from glinfer.cli.common import (
     planned_edge,
     print_json,
     say,
-    shape_asked_for,
+    shape_from_options,
     show_table,
     sizes_text,
 )
@@ -71,7 +71,7 @@ def draws(
         how["adapters"] = AdapterRanks.of(checkpoint.adapters, default=min(1, len(checkpoint.adapters)))
         config, formats = checkpoint.config, checkpoint.formats()
     else:
-        config, formats = shape_asked_for(config_text or "", options["gelu"], options["context"]), None
+        config, formats = shape_from_options(config_text or "", options["gelu"], options["context"]), None
     how["weights"] = weights = weights_named(options["weights"], formats, name)
     how |= {"formats": formats, "tokens": tokens, "max_texture_size": planned_edge(options["limits"])}
     if not measure:

@@ -17,8 +17,8 @@ from glinfer.engine.fetching import found_model
 from glinfer.errors import InputError, counted
 from glinfer.formats import unpacked
 from glinfer.formats.files import shown
+from glinfer.jobs.files import Target
 from glinfer.jobs.manifest import file_digest
-from glinfer.jobs.places import Target
 from glinfer.jobs.results import check_targets
 from glinfer.jobs.texts import read_texts
 from glinfer.jobs.vectors import VectorFile, check_out

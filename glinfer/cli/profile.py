@@ -17,7 +17,7 @@ from glinfer.cli.common import (
     opened,
     print_json,
     say_written,
-    shape_asked_for,
+    shape_from_options,
     show_table,
     sizes_text,
     stage_bars,
@@ -128,7 +128,9 @@ def _profiled(model: str | None, config_text: str | None, options: dict[str, Any
             label = Path(model).name
         else:
             how = {name: options[name] for name in ("plan", "weights", "cache")}
-            checkpoint = random_weights(shape_asked_for(config_text or "", options["gelu"], options["context"]), **how)
+            checkpoint = random_weights(
+                shape_from_options(config_text or "", options["gelu"], options["context"]), **how
+            )
             device = held.enter_context(opened(options))
             engine = prepare(checkpoint, device, **how).bind(device)
             del checkpoint  # folded weights are a copy

@@ -103,8 +103,8 @@ def run_batch_command(models: tuple[str, ...], as_json: bool, quiet: bool, **giv
         else:
             job.finish()
     if as_json:
-        places = {"input": files.source, "out": files.out, "errors": files.errors, "shard": str(files.shard)}
-        print_json({**places, **job_facts(job, "dropped"), "renderer": renderer})
+        names = {"input": files.source, "out": files.out, "errors": files.errors, "shard": str(files.shard)}
+        print_json({**names, **job_facts(job, "dropped"), "renderer": renderer})
     elif not quiet:
         say(closing_line(job, files, renderer))
 
@@ -134,10 +134,10 @@ def runner_of(
 
         return ray_pool(address, setup, digests)
     if devices is not None:
-        places = [dataclasses.replace(setup, device=each) for each in parse_devices(devices)]
+        setups = [dataclasses.replace(setup, device=each) for each in parse_devices(devices)]
     elif setup.device is None and "GLINFER_DEVICE" not in os.environ and lines >= _MANY_LINES:
         nbytes = sum(part.stat().st_size for path in paths for part in files_of(path) or [path])
-        places = [setup] * usual_processes(nbytes)
+        setups = [setup] * usual_processes(nbytes)
     else:
-        places = [setup]
-    return LocalRunner(setup) if places == [setup] else Pool([partial(ProcessMember, each) for each in places])
+        setups = [setup]
+    return LocalRunner(setup) if setups == [setup] else Pool([partial(ProcessMember, each) for each in setups])

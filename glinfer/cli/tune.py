@@ -97,7 +97,7 @@ def _tuned(device: Device, checkpoint: Checkpoint, weights: str, seconds: float,
 
 
 def _on_software(device: Device, checkpoint: Checkpoint, weights: str) -> dict[str, Any] | None:
-    """The time of a token on the software renderer beside a GPU; None if there is none."""
+    """The time of a token on the software renderer, to compare with a GPU; None if there is none."""
     index = None if device.in_main_memory else software_device()
     if index is None:
         return None

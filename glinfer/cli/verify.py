@@ -229,13 +229,13 @@ def _difference(check: TextureCheck) -> str:
     """Describe how a texture differs, with the first of its numbers."""
     if check.identical:
         return "holds the packed words, which decode to other weights than the file has"
-    places = []
+    lines = []
     for texel in check.texels[:_TEXELS_SHOWN]:
         element = "padding" if texel.row is None else f"element [{texel.row}, {texel.col}]"
         digits = 4 if check.format == "rgba16f" else 8
         bits = f"found 0x{texel.found:0{digits}X}, expected 0x{texel.expected:0{digits}X}"
-        places.append(f"\n  texel ({texel.x}, {texel.y}) {'RGBA'[texel.channel]}, {element}: {bits}")
-    rest = check.differing - len(places)
+        lines.append(f"\n  texel ({texel.x}, {texel.y}) {'RGBA'[texel.channel]}, {element}: {bits}")
+    rest = check.differing - len(lines)
     more = f"\n  and {rest:,} more; --json has the first {len(check.texels)}" if rest else ""
     count = f"{check.differing:,} number{'s' if check.differing != 1 else ''}"
-    return f"differs in {count}, by up to {check.max_difference:g}:{''.join(places)}{more}"
+    return f"differs in {count}, by up to {check.max_difference:g}:{''.join(lines)}{more}"

@@ -91,7 +91,7 @@ def _cache_layouts(
     ]
 
 
-def places_for(
+def slots_and_capacity(
     config: ModelConfig, options: SchedulerOptions, max_texture_size: int, cache: str = DEFAULT_CACHE
 ) -> tuple[int, int]:
     """(Concurrent sequences, tokens of each) within the limits, for textures of ``max_texture_size`` texels a side.
@@ -152,7 +152,7 @@ class Batch(Executor):
         self._table = row_table(rows)
         self._bases = np.arange(slots) * capacity
         self._reached = np.zeros(slots, np.intp)
-        """For each place the number of its sequence's tokens that runs have reached, drafted and idle ones included."""
+        """For each slot the number of its sequence's tokens that runs have reached, drafted and idle ones included."""
         try:
             self.session = root.companion(plan, ("weight",))
             for target in range(self._targets):  # now, so that requests make no lasting objects
@@ -172,16 +172,16 @@ class Batch(Executor):
         """Draw calls issued so far."""
         return self._companions.draws_issued
 
-    def run_prompt(self, place: int, each: Running, most: int) -> tuple[int, int]:
+    def run_prompt(self, slot: int, each: Running, most: int) -> tuple[int, int]:
         """See :class:`Executor`."""
         ids = each.held[each.cached : min(len(each.held) - 1, each.cached + most)]
         if (square := unready(ids)) is not None:
             square.reader.advance(square)
             return 0, most  # so that other sequences go on
-        base = place * self.capacity
+        base = slot * self.capacity
         chunk = self._companions.chunk(len(ids))
         count = chunk.run(ids, each.cached, base, each.adapter, held=each.held, long=each.long)
-        self._reach(np.array([place]), np.array([each.cached]), count)
+        self._reach(np.array([slot]), np.array([each.cached]), count)
         return count, slots_for(count, self._targets) * self._targets
 
     def is_long(self, tokens: int) -> bool:
@@ -193,19 +193,19 @@ class Batch(Executor):
         self.session.copy_rows(source, target, rows)
         self._reached[target] = self._reached[source]
 
-    def usable(self, place: int, tokens: int) -> int:
+    def usable(self, slot: int, tokens: int) -> int:
         """See :class:`Executor`."""
-        return self.session.plan.usable(tokens, int(self._reached[place]))
+        return self.session.plan.usable(tokens, int(self._reached[slot]))
 
-    def _reach(self, places: npt.NDArray[np.intp], first: npt.NDArray[np.intp], count: int = 1) -> None:
-        """Note that a run writes ``count`` tokens of each place from ``first`` on; a sequence begins with token 0."""
-        self._reached[places] = np.maximum(np.where(first, self._reached[places], 0), first + count)
+    def _reach(self, slots: npt.NDArray[np.intp], first: npt.NDArray[np.intp], count: int = 1) -> None:
+        """Note that a run writes ``count`` tokens of each slot from ``first`` on; a sequence begins with token 0."""
+        self._reached[slots] = np.maximum(np.where(first, self._reached[slots], 0), first + count)
 
     def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
         """See :class:`Executor`."""
         draws = self.draws_issued
-        able = {place: each for place, each in active.items() if each.able and not each.unsure}
-        picked = {place: each for place, each in able.items() if self._passes_choose(each)}
+        able = {slot: each for slot, each in active.items() if each.able and not each.unsure}
+        picked = {slot: each for slot, each in able.items() if self._passes_choose(each)}
         self._run(active, picked, ahead, ends)
         picks = self._picks[self.session.runs % 2]
         if picked:
@@ -223,27 +223,27 @@ class Batch(Executor):
     ) -> None:
         table, spots = self._table, np.array(ends)
         table[:, [TOKEN, NOISE, ADAPTER_WORD]] = 0
-        # Every place has a row in every run. An idle place's row is stored after the rows that the place keeps, and
+        # Every slot has a row in every run. An idle slot's row is stored after the rows that the slot keeps, and
         # attends to one group only.
         table[: self.slots, POSITION] = spots % SLOT_TOKENS
         table[: self.slots, BASE] = self._bases + spots - spots % SLOT_TOKENS
-        places = list(active)
-        lengths = [len(each.held) + (place in ahead) for place, each in active.items()]
-        table[places, TOKEN] = [CHOSEN if place in ahead else each.held[-1] for place, each in active.items()]
-        table[places, POSITION] = np.array(lengths) - 1
-        table[places, BASE] = self._bases[places]
-        table[places, ADAPTER_WORD] = [each.adapter for each in active.values()]
-        spots[places] = table[places, POSITION]
+        slots = list(active)
+        lengths = [len(each.held) + (slot in ahead) for slot, each in active.items()]
+        table[slots, TOKEN] = [CHOSEN if slot in ahead else each.held[-1] for slot, each in active.items()]
+        table[slots, POSITION] = np.array(lengths) - 1
+        table[slots, BASE] = self._bases[slots]
+        table[slots, ADAPTER_WORD] = [each.adapter for each in active.values()]
+        spots[slots] = table[slots, POSITION]
         self._reach(np.arange(self.slots), spots)
-        drawn = [place for place, each in picked.items() if not each.sampling.greedy]
+        drawn = [slot for slot, each in picked.items() if not each.sampling.greedy]
         if drawn:
-            samplers = [active[place].sampler for place in drawn]
-            steps = [each.step + (place in ahead) for place, each in zip(drawn, samplers, strict=True)]
+            samplers = [active[slot].sampler for slot in drawn]
+            steps = [each.step + (slot in ahead) for slot, each in zip(drawn, samplers, strict=True)]
             heat = np.array([each.options.inverse_temperature for each in samplers], np.float32)
             table[drawn, NOISE] = 1
             table[drawn, NOISE_KEY] = noise_keys([each.folded_seed for each in samplers], steps)
             table[drawn, INVERSE_TEMPERATURE] = heat.view(np.uint32)
-        filtered = {place: each for place, each in picked.items() if each.changed or each.sampling.filters}
+        filtered = {slot: each for slot, each in picked.items() if each.changed or each.sampling.filters}
         choice = None
         if filtered:  # the choice plan chooses for every row; rows without filters get neutral words
             choice = self._companions.choice(changed=any(each.changed for each in filtered.values()))
@@ -254,7 +254,7 @@ class Batch(Executor):
             choice.table[list(filtered), CHANGES] = self._follow(choice, filtered, ahead)
             choice.table[: self.slots, CHOICE_WORDS] = table[: self.slots, CHOICE_WORDS]
             choice.upload()
-        table[places, NOISE] |= np.array([LONG * each.long | BACK * each.back for each in active.values()], np.uint32)
+        table[slots, NOISE] |= np.array([LONG * each.long | BACK * each.back for each in active.values()], np.uint32)
         self.session.write(ROWS, table)
         values = {"rows": self.slots, "longest": max(lengths)}
         draws = None if choice is None else len(self.session.draws) - 1  # without the plan's own pick
@@ -265,12 +265,12 @@ class Batch(Executor):
     def _follow(self, choice: Choice, rows: Mapping[int, Running], ahead: Collection[int] = ()) -> list[int]:
         """Write the changes to the logits of rows, and return the change word of each row."""
         words = []
-        for place, each in rows.items():
+        for slot, each in rows.items():
             if each.changed:
                 assert choice.changes is not None
                 text = each, each.stats.dropped
-                choice.changes.follow(place, text, each.sampling, each.held, each.changes, each.ids)
-            words.append(change_word(place in ahead) if each.changed else 0)
+                choice.changes.follow(slot, text, each.sampling, each.held, each.changes, each.ids)
+            words.append(change_word(slot in ahead) if each.changed else 0)
         return words
 
     def _passes_choose(self, each: Running) -> bool:
@@ -281,17 +281,17 @@ class Batch(Executor):
 
     def choices(self, step: Step) -> Choices:
         """See :class:`Executor`."""
-        active = {place: each for place, each in step.active.items() if not each.ended}
-        picked = {place: each for place, each in active.items() if place in step.picked}
-        found = Choices({place: each.queued[0] for place, each in active.items() if each.queued}, {}, set(), set())
+        active = {slot: each for slot, each in step.active.items() if not each.ended}
+        picked = {slot: each for slot, each in active.items() if slot in step.picked}
+        found = Choices({slot: each.queued[0] for slot, each in active.items() if each.queued}, {}, set(), set())
         masks = self._masks_of(active, found)
         if picked and step.picks is not None:
             self._take(step.picks.read(), picked, found)
         if self.filters_by_passes:
-            self._choose_allowed({place: each for place, each in active.items() if place in masks}, masks, found)
-        for place in found.chosen:
-            active[place].sampler.advance()
-        left = {place: each for place, each in active.items() if not any(place in outcomes for outcomes in found)}
+            self._choose_allowed({slot: each for slot, each in active.items() if slot in masks}, masks, found)
+        for slot in found.chosen:
+            active[slot].sampler.advance()
+        left = {slot: each for slot, each in active.items() if not any(slot in outcomes for outcomes in found)}
         if left and self.session.runs != step.run:
             found.again.update(left)
             for each in left.values():
@@ -301,9 +301,9 @@ class Batch(Executor):
         return found
 
     def _take(self, candidates: npt.NDArray[np.float32], picked: Mapping[int, Running], found: Choices) -> None:
-        """Take the sure choices of some places from the candidates [rows, 64]."""
+        """Take the sure choices of some slots from the candidates [rows, 64]."""
         doubts = best_candidates(candidates)[2]
-        sure = {place: each.held for place, each in picked.items() if not doubts[place]}
+        sure = {slot: each.held for slot, each in picked.items() if not doubts[slot]}
         chosen, broken = self._nan_guard.choices(candidates, sure)
         found.chosen.update(chosen)
         found.broken.update(broken)
@@ -311,35 +311,35 @@ class Batch(Executor):
     def _masks_of(self, active: Mapping[int, Running], found: Choices) -> dict[int, Words]:
         """The allowed tokens of sequences with a structure; records dead ends and errors."""
         masks = dict[int, Words]()
-        for place, each in active.items():
+        for slot, each in active.items():
             if each.constraint is None or each.queued:
                 continue
             try:
-                masks[place] = each.constraint.mask()
+                masks[slot] = each.constraint.mask()
             except DeadEnd:
-                found.dead.add(place)
+                found.dead.add(slot)
             except StructureError as error:
-                found.broken[place] = error
+                found.broken[slot] = error
         return masks
 
     def _choose_allowed(self, active: Mapping[int, Running], masks: Mapping[int, Words], found: Choices) -> None:
         """Choose on the GPU for sequences with a structure, if it supports their sampling."""
-        picked = {place: each for place, each in active.items() if not each.needs_row and self._passes_choose(each)}
+        picked = {slot: each for slot, each in active.items() if not each.needs_row and self._passes_choose(each)}
         if not picked:
             return
-        changed, places = any(each.changed for each in picked.values()), list(picked)
+        changed, slots = any(each.changed for each in picked.values()), list(picked)
         choice = self._companions.choice(masked=True, changed=changed)
         draws = choice.session.draws_issued
         choice.write(
-            places,
+            slots,
             [each.sampling for each in picked.values()],
             [each.sampler.draw for each in picked.values()],
-            np.stack([masks[place] for place in places]),
+            np.stack([masks[slot] for slot in slots]),
             self._follow(choice, picked),
         )
-        choice.run(len(places))
+        choice.run(len(slots))
         candidates = np.zeros((self.slots, BLOCK_FLOATS), np.float32)
-        candidates[places] = self.session.read(PICKS, len(places))
+        candidates[slots] = self.session.read(PICKS, len(slots))
         for each in picked.values():
             each.stats.draws += choice.session.draws_issued - draws
         self._take(candidates, picked, found)
@@ -348,28 +348,28 @@ class Batch(Executor):
         """Choose from whole rows of logits for all remaining sequences together."""
         rows, logits = dict[int, Running](), self._logits(list(active))
         sound = np.isfinite(logits.max(axis=1))
-        for row, (place, each) in enumerate(active.items()):
+        for row, (slot, each) in enumerate(active.items()):
             try:
                 if not sound[row]:
                     self._nan_guard.look(logits[row], each.held)
                     logits[row] = self._nan_guard.usable(logits[row])
                 rows[row] = each
             except NumbersError as error:
-                found.broken[place] = error
-        places, changes = list(active), {row: (each.changes, each.ids) for row, each in rows.items() if each.changes}
+                found.broken[slot] = error
+        slots, changes = list(active), {row: (each.changes, each.ids) for row, each in rows.items() if each.changes}
         listed = any(each.top is not None for each in active.values())
         changed = logits.copy() if listed and (changes or masks) else logits
         change_logits(changed, changes)
         for row in rows:
-            if places[row] in masks:
-                changed[row] = only_allowed(changed[row], masks[places[row]])
+            if slots[row] in masks:
+                changed[row] = only_allowed(changed[row], masks[slots[row]])
         chosen, own = dict[int, int](), [row for row, each in rows.items() if each.own_sampler is not None]
         for row in own:
             each = rows.pop(row)
             try:
                 chosen[row] = each.sampler.sample(changed[row], each.held)
             except Exception as error:  # fails this sequence alone
-                found.broken[places[row]] = error
+                found.broken[slots[row]] = error
         if rows:
             numbers = list(rows)
             given = changed if len(numbers) == len(changed) else changed[numbers]
@@ -377,26 +377,26 @@ class Batch(Executor):
             held = [without_images(each.held) if each.sampling.penalises else () for each in rows.values()]
             tokens = sample_rows([each.sampler for each in rows.values()], given, held)
             chosen.update(zip(numbers, tokens, strict=True))
-        found.chosen.update((places[row], token) for row, token in chosen.items())
-        asked = [row for row in chosen if active[places[row]].top is not None]
+        found.chosen.update((slots[row], token) for row, token in chosen.items())
+        asked = [row for row in chosen if active[slots[row]].top is not None]
         if asked:
-            tops = [active[places[row]].top or 0 for row in asked]
+            tops = [active[slots[row]].top or 0 for row in asked]
             logprobs = token_logprobs(logits[asked], [chosen[row] for row in asked], tops)
             for row, logprob in zip(asked, logprobs, strict=True):
-                active[places[row]].logprobs.append(logprob)
+                active[slots[row]].logprobs.append(logprob)
 
-    def _logits(self, places: Sequence[int]) -> npt.NDArray[np.float32]:
-        """Read back the logits [places, vocab] of some places, with one read for each target."""
-        self.logit_reads += len(places)
-        made = np.empty((len(places), self.config.vocab_size), np.float32)
-        wanted = np.array(places)
+    def _logits(self, slots: Sequence[int]) -> npt.NDArray[np.float32]:
+        """Read back the logits [slots, vocab] of some slots, with one read for each target."""
+        self.logit_reads += len(slots)
+        made = np.empty((len(slots), self.config.vocab_size), np.float32)
+        wanted = np.array(slots)
         for target in range(self._targets):
             rows = np.flatnonzero(wanted % self._targets == target)
             if rows.size:
-                slots = wanted[rows] // self._targets
-                first = int(slots.min())
-                read = self.session.read_rows(f"{LOGITS}.{target}", first, int(slots.max()) + 1 - first)
-                made[rows] = read[slots - first]
+                lines = wanted[rows] // self._targets
+                first = int(lines.min())
+                read = self.session.read_rows(f"{LOGITS}.{target}", first, int(lines.max()) + 1 - first)
+                made[rows] = read[lines - first]
         return made
 
     def close(self) -> None:

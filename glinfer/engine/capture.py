@@ -14,7 +14,7 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
 from glinfer.engine.engine import Engine
-from glinfer.engine.ids import Ids, check_callback, whole_number
+from glinfer.engine.ids import Ids, check_callback, integer
 from glinfer.engine.logits import softmax
 from glinfer.engine.run.decode import DecodeSession
 from glinfer.errors import InputError
@@ -212,7 +212,7 @@ class Inspected(Closing):
         """
         self._require_open()
         count, context = self.config.num_hidden_layers, self.config.max_position_embeddings
-        if whole_number("the block", block) >= count:
+        if integer("the block", block) >= count:
             raise InputError(f"there is no block {block}; expected 0 to {count - 1}")
         ids = self._ids_of(prompt)
         if len(ids) > context:
@@ -342,20 +342,20 @@ def _replacement(point: CapturePoint, array: npt.ArrayLike) -> Change:
     if point.keys:
         free.add(len(shape) - 1)
     agrees = wanted.ndim == len(shape) and all(
-        place in free or edge == wanted.shape[place] for place, edge in enumerate(shape)
+        axis in free or edge == wanted.shape[axis] for axis, edge in enumerate(shape)
     )
     if agrees and point.keys:
         agrees = wanted.shape[point.axis] == wanted.shape[-1]
     if not agrees:
-        expected = ", ".join("tokens" if place in free else str(edge) for place, edge in enumerate(shape))
+        expected = ", ".join("tokens" if axis in free else str(edge) for axis, edge in enumerate(shape))
         raise InputError(f"the array for {point.name} is {list(wanted.shape)}; expected [{expected}]")
 
     def change(seen: Seen) -> Floats:
         first = 0 if point.last_only else seen.first
         part = wanted[seen.head : seen.head + len(seen.array)] if len(point.sites) > 1 else wanted
-        place = [slice(None)] * part.ndim
-        place[point.axis] = slice(first, first + seen.array.shape[point.axis])
-        part = part[tuple(place)]
+        index = [slice(None)] * part.ndim
+        index[point.axis] = slice(first, first + seen.array.shape[point.axis])
+        part = part[tuple(index)]
         if point.keys:
             part = part[..., : seen.array.shape[-1]]
         changed = seen.array

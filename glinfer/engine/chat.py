@@ -16,7 +16,7 @@ from glinfer.engine.sampler import SamplerFunction
 from glinfer.engine.stream import CHUNK, GeneratedText, PartStream, TokenStream
 from glinfer.errors import InputError, check_flag, counted
 from glinfer.families.settings import quoted
-from glinfer.structured.structure import ERROR, PARTIAL, structure_of, wants_whole
+from glinfer.structured.structure import ERROR, PARTIAL, requires_complete, structure_of
 from glinfer.text.assembler import TextAssembler
 from glinfer.text.chat import ChatForm, ReplySplitter, check_last, check_messages
 from glinfer.text.conversation import Conversation
@@ -226,7 +226,7 @@ class ChatSession:
     ) -> ChatStream:
         """Stream a reply to a new message; without a message continue or replace the newest reply."""
         given: dict[str, Any] = dict(options)
-        whole = wants_whole(given.pop("incomplete", ERROR))
+        whole = requires_complete(given.pop("incomplete", ERROR))
         think = self.think and not continued
         structured = structure_of(given) is not None
         if think and structured:

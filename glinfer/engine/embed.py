@@ -68,7 +68,7 @@ class EncodeEngine(Engine):
             self.bound.require_alive()
             since = time.perf_counter()
             positions = 0 if self.config.family.rotary else self.config.max_position_embeddings
-            chosen, first = [texts[place] for place in run], [skipped[place] for place in run]
+            chosen, first = [texts[index] for index in run], [skipped[index] for index in run]
             tables, pooling = (self._rows, self._texts), self.config.pooling
             given = encode_feed(*tables, chosen, first, self._targets, positions=positions, pooling=pooling)
             self.bound.write(ROWS, self._rows)
@@ -88,12 +88,12 @@ class EncodeEngine(Engine):
         """The indices of the texts of each run, longest first, so that a run has texts of similar length."""
         lengths = [rows_of(len(text.ids), self._targets) for text in texts]
         run, used = list[int](), 0
-        for place in sorted(range(len(texts)), key=lambda each: -len(texts[each].ids)):
-            if run and (used + lengths[place] > self._pace.rows(len(self._rows)) or len(run) == len(self._texts)):
+        for index in sorted(range(len(texts)), key=lambda each: -len(texts[each].ids)):
+            if run and (used + lengths[index] > self._pace.rows(len(self._rows)) or len(run) == len(self._texts)):
                 yield run
                 run, used = [], 0
-            run.append(place)
-            used += lengths[place]
+            run.append(index)
+            used += lengths[index]
         if run:
             yield run
 
@@ -189,17 +189,17 @@ class Embedder:
         config, found = self.encoder.config, list[EncodedText]()
         strings = [f"{before}{text}" for text in texts if isinstance(text, str)]
         whole = iter(self.texts.texts(strings) if strings else ())  # lists of ids need no tokenizer
-        for place, text in enumerate(texts):
+        for index, text in enumerate(texts):
             if isinstance(text, str):
                 each = next(whole)
             elif isinstance(text, (list, tuple)):
-                ids = check_tokens(f"text {place}", text, config)
+                ids = check_tokens(f"text {index}", text, config)
                 each = EncodedText(ids, [0] * len(ids))
             else:
-                raise InputError(f"text {place} is {type(text).__name__}; expected a str, or token ids")
+                raise InputError(f"text {index} is {type(text).__name__}; expected a str, or token ids")
             count, most = len(each.ids), config.max_position_embeddings
             if not 1 <= count <= most:
-                raise InputError(f"text {place} has {count} tokens; expected 1 to {most}")
+                raise InputError(f"text {index} has {count} tokens; expected 1 to {most}")
             found.append(each)
         return found
 
@@ -235,9 +235,9 @@ class Embedder:
 
 def checked(query: str, texts: Sequence[str]) -> None:
     """Refuse a query or texts that are not strings with an InputError that names the first."""
-    for place, text in enumerate((query, *texts)):
+    for index, text in enumerate((query, *texts)):
         if not isinstance(text, str):
-            what = f"text {place - 1}" if place else "the query"
+            what = f"text {index - 1}" if index else "the query"
             raise InputError(f"{what} is {type(text).__name__}; expected a str")
 
 
@@ -248,7 +248,7 @@ def sigmoid(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def ranked(scores: npt.NDArray[Any]) -> list[Ranked]:
     """Texts with their scores, best first; ties keep their order."""
-    return [Ranked(int(place), float(scores[place])) for place in np.argsort(-scores, kind="stable")]
+    return [Ranked(int(index), float(scores[index])) for index in np.argsort(-scores, kind="stable")]
 
 
 def finished(vectors: Vectors, dimensions: int | None, *, unit: bool) -> Vectors:

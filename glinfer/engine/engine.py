@@ -9,7 +9,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from glinfer.engine.batch import Batch, SchedulerOptions, places_for
+from glinfer.engine.batch import Batch, SchedulerOptions, slots_and_capacity
 from glinfer.engine.prefill import Companions, Prefill, write_images
 from glinfer.engine.progress import Progress, no_progress, run_steps
 from glinfer.engine.requests import BatchRequest, Running
@@ -94,8 +94,8 @@ class Engine(ABC):
             if not self.nan_guard.traces:
                 raise
             context = self.options.config.max_position_embeddings
-            places = filter(None, (self.nan_guard.trace(each[:context]) for each in texts))
-            raise NumbersError(f"{error}; {next(places, 'a run token by token has only numbers')}") from None
+            origins = filter(None, (self.nan_guard.trace(each[:context]) for each in texts))
+            raise NumbersError(f"{error}; {next(origins, 'a run token by token has only numbers')}") from None
 
     def scorer(self) -> TextScorer:
         """The scorer, bound at first use, released with the model; InputError for the reference plan."""
@@ -137,7 +137,7 @@ class FastEngine(Engine):
     ) -> Callable[[], Scheduler]:
         """See :class:`Engine`."""
         own = self.options
-        slots, capacity = places_for(own.config, options, self.bound.device.limits.max_texture_size, own.cache)
+        slots, capacity = slots_and_capacity(own.config, options, self.bound.device.limits.max_texture_size, own.cache)
 
         def made(kernels: KernelOptions) -> Scheduler:
             plans, batch = replace(own, kernels=kernels), None

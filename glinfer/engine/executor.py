@@ -13,7 +13,7 @@ from glinfer.gl.readback import Readback
 
 
 class Step(NamedTuple):
-    """An issued run of one token of each of the ``active`` sequences, by place; its results are not read yet.
+    """An issued run of one token of each of the ``active`` sequences, by slot; its results are not read yet.
 
     The GPU chooses the next tokens of those ``picked``. ``run`` is the run's number.
     """
@@ -31,9 +31,9 @@ class Step(NamedTuple):
 
 
 class Choices(NamedTuple):
-    """The outcome of a step, by place: chosen tokens, errors that end sequences, and dead ends of structures.
+    """The outcome of a step, by slot: chosen tokens, errors that end sequences, and dead ends of structures.
 
-    Places in ``again`` must rerun their last token, because the next step has overwritten the logits they need.
+    Slots in ``again`` must rerun their last token, because the next step has overwritten the logits they need.
     """
 
     chosen: dict[int, int]
@@ -43,10 +43,10 @@ class Choices(NamedTuple):
 
 
 class Executor(Closing):
-    """Runs up to ``slots`` sequences, each in a place of its own: many in a Batch, one Alone.
+    """Runs up to ``slots`` sequences, each in its own slot: many in a Batch, one Alone.
 
     Attributes:
-        capacity: the tokens of a place, prompt and continuation together.
+        capacity: the tokens of a slot, prompt and continuation together.
         piece: prompt tokens of one run.
         same_sums: whether decoding and prefill add in the same order, so that their keys and values are the same bits.
     """
@@ -63,15 +63,15 @@ class Executor(Closing):
         """Draw calls issued so far."""
 
     @abstractmethod
-    def run_prompt(self, place: int, each: Running, most: int) -> tuple[int, int]:
+    def run_prompt(self, slot: int, each: Running, most: int) -> tuple[int, int]:
         """Run at most ``most`` uncached tokens of a sequence; returns (their number, the rows that they took)."""
 
     @abstractmethod
     def run(self, active: dict[int, Running], ahead: Collection[int], ends: Sequence[int]) -> Step:
-        """Issue a step of the ``active`` sequences, by their places, without waiting for it.
+        """Issue a step of the ``active`` sequences, by their slots, without waiting for it.
 
-        The previous step is still choosing the newest token of the places in ``ahead``. ``ends`` has the first cache
-        slot of each place, from 0, that may be overwritten.
+        The previous step is still choosing the newest token of the slots in ``ahead``. ``ends`` has the first row
+        of each slot's cache that may be overwritten.
         """
 
     @abstractmethod
@@ -83,10 +83,10 @@ class Executor(Closing):
         return False
 
     def copy(self, source: int, target: int, rows: int) -> None:
-        """Copy what caches hold of the first ``rows`` tokens between places."""
+        """Copy what caches hold of the first ``rows`` tokens between slots."""
 
-    def usable(self, place: int, tokens: int) -> int:
-        """The cached tokens of a place that remain if a sequence continues after its first ``tokens``: all or none."""
+    def usable(self, slot: int, tokens: int) -> int:
+        """The cached tokens of a slot that remain if a sequence continues after its first ``tokens``: all or none."""
         return tokens
 
     def leave(self, each: Running) -> None:

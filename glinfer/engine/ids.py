@@ -23,41 +23,41 @@ def check_tokens(
 ) -> list[int]:
     """Check ids of a model, with ``images`` also rows of its images; returns a list. ``first`` is the first index.
 
-    Raises InputError for values that are no whole numbers or outside the vocabulary.
+    Raises InputError for values that are not integers or outside the vocabulary.
     """
-    checked = whole_numbers(what, ids)
+    checked = integers(what, ids)
     if {*map(type, checked)} <= {int} and 0 <= min(checked, default=0) <= max(checked, default=0) < config.vocab_size:
         return checked
-    for place, token in enumerate(checked, start=first):
+    for index, token in enumerate(checked, start=first):
         if images and isinstance(token, ImageToken) and token.square.reader.width == config.hidden_size:
             continue
         if isinstance(token, ImageToken):
-            raise InputError(f"token {place} of {what} is a part of an image; expected ids of this model's vocabulary")
+            raise InputError(f"token {index} of {what} is a part of an image; expected ids of this model's vocabulary")
         if not 0 <= token < config.vocab_size:
             raise InputError(
-                f"token {place} of {what} is {token}; this vocabulary has ids 0 to {config.vocab_size - 1}"
+                f"token {index} of {what} is {token}; this vocabulary has ids 0 to {config.vocab_size - 1}"
             )
     return checked
 
 
-def whole_numbers(what: str, values: Iterable[SupportsIndex], other: str = "") -> list[int]:
-    """A sequence of whole numbers as a plain list; an InputError names the first of another type, and ``other``."""
+def integers(what: str, values: Iterable[SupportsIndex], other: str = "") -> list[int]:
+    """A sequence of integers as a plain list; an InputError names the first of another type, and ``other``."""
     if isinstance(values, list) and {*map(type, values)} <= {int}:
         return values[:]
-    # Python accepts bytes and booleans as whole numbers, and iterates dicts and sets; here all are mistakes.
+    # Python accepts bytes and booleans as integers, and iterates dicts and sets; here all are mistakes.
     found, numbers = f"{type(values).__name__} for {what}", list[int]()
     if isinstance(values, (bytes, bytearray)):
         raise InputError(f"found {found}; expected text (a str) or token ids")
     try:
         if isinstance(values, (Mapping, set, frozenset)):
             raise TypeError
-        for place, value in enumerate(values):
-            found = f"{type(value).__name__} at place {place} of {what}"
+        for index, value in enumerate(values):
+            found = f"{type(value).__name__} at index {index} of {what}"
             if isinstance(value, (bool, np.bool_)):
                 raise TypeError
             numbers.append(value if isinstance(value, ImageToken) else operator.index(value))
     except TypeError:
-        raise InputError(f"found {found}; expected a sequence of whole numbers, which are token ids{other}") from None
+        raise InputError(f"found {found}; expected a sequence of integers (token ids){other}") from None
     return numbers
 
 
@@ -69,7 +69,7 @@ def list_of_texts(texts: object) -> list[Any]:
 
 
 def index_of(value: object) -> int:
-    """A whole number of at least 0, or -1 for any other value."""
+    """An integer of at least 0, or -1 for any other value."""
     try:
         # operator.index also accepts NumPy's integers, but no float.
         return -1 if isinstance(value, (bool, np.bool_)) else max(-1, operator.index(value))  # type: ignore[arg-type]
@@ -87,23 +87,23 @@ def real_number(value: object) -> float:
 
 
 def check_within(name: str, value: object, most: int, of: str = "") -> int:
-    """A whole number from 1 to ``most``, else an InputError; ``of`` says what that is."""
+    """An integer from 1 to ``most``, else an InputError; ``of`` says what that is."""
     if not 1 <= (number := index_of(value)) <= most:
         raise InputError(f"{name} is {value!r}; expected 1 to {most}{of}")
     return number
 
 
-def whole_number(what: str, value: SupportsIndex, other: str = "") -> int:
+def integer(what: str, value: SupportsIndex, other: str = "") -> int:
     """A count of at least 0, else an InputError, which adds the ``other`` values allowed."""
     if (number := index_of(value)) < 0:
-        raise InputError(f"the number {what} is {value!r}; expected a whole number of at least 0{other}")
+        raise InputError(f"the number {what} is {value!r}; expected an integer of at least 0{other}")
     return number
 
 
 def check_keep(keep: SupportsIndex, context: int, prompt: int | None = None) -> int:
     """The first tokens that a full context keeps, -1 for a whole prompt; InputError if no other token would fit."""
     other = "" if prompt is None else ", or -1 for the whole prompt"
-    number = prompt if prompt is not None and keep == -1 else whole_number("of tokens to keep", keep, other)
+    number = prompt if prompt is not None and keep == -1 else integer("of tokens to keep", keep, other)
     if number >= context:
         raise InputError(f"keep is {number} tokens; the context holds {context}; expected fewer")
     return number
@@ -121,7 +121,7 @@ def room_made(ids: Sequence[int], before: Sequence[int], keep: int, context: int
 
 def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
     """The ids of a prompt as a plain list; InputError for an empty or too long prompt, or unknown ids."""
-    checked = whole_numbers("the prompt", ids, ", or one text (a str)")
+    checked = integers("the prompt", ids, ", or one text (a str)")
     if not checked:
         raise InputError("the prompt is empty; expected at least one token")
     context = config.max_position_embeddings
@@ -133,9 +133,9 @@ def check_ids(ids: Iterable[SupportsIndex], config: ModelConfig) -> list[int]:
 
 
 def check_count(name: str, value: object) -> int:
-    """A whole number of at least 1, such as a limit for generated tokens, else an InputError."""
+    """An integer of at least 1, such as a limit for generated tokens, else an InputError."""
     if (number := index_of(value)) < 1:
-        raise InputError(f"{name} is {value!r}; expected a whole number of at least 1")
+        raise InputError(f"{name} is {value!r}; expected an integer of at least 1")
     return number
 
 

@@ -198,7 +198,7 @@ def load_model(
             The contents of a file decide its format.
         tokenizer: a ``.bpe`` file, a ``tokenizer.json`` or its directory, or a Tokenizer. By default the vocabulary of
             a ``.gguf``, or ``<checkpoint>.bpe``, ``model.bpe`` or ``tokenizer.json`` next to the checkpoint.
-        mmproj: llama.cpp's file of an image encoder; by default the only ``mmproj`` file beside a ``.gguf``. Hugging
+        mmproj: llama.cpp's file of an image encoder; by default the only ``mmproj`` file next to a ``.gguf``. Hugging
             Face models bring their own.
         plan: ``fast`` runs each token once; ``reference`` runs plain passes over the whole sequence for each token.
         weights: ``file`` keeps the file's format; ``f32`` and the other keys of

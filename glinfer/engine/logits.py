@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from glinfer.engine.ids import real_number, whole_number
+from glinfer.engine.ids import integer, real_number
 from glinfer.errors import InputError
 
 Floats = npt.NDArray[np.float32]
@@ -102,7 +102,7 @@ class LogitChanges:
         if not isinstance(bias, Mapping):
             raise InputError(f"logit_bias is {type(bias).__name__}; expected a mapping of token ids to numbers")
         for token, value in bias.items():
-            number = whole_number("for a token of logit_bias", token)
+            number = integer("for a token of logit_bias", token)
             if number >= vocab:
                 raise InputError(f"token {number} of logit_bias is outside the vocabulary; expected 0 to {vocab - 1}")
             named[number] = _finite(f"the logit_bias of token {number}", value)
@@ -120,8 +120,8 @@ def change_logits(logits: Floats, asked: Mapping[int, tuple[LogitChanges, Sequen
     added = np.zeros((len(asked), logits.shape[1]), np.float32)
     for row, (changes, _) in zip(added, asked.values(), strict=True):
         row[list(changes.bias)] = list(changes.bias.values())
-    places = [number * logits.shape[1] + np.asarray(ids, np.int64) for number, (_, ids) in enumerate(asked.values())]
-    tokens, counts = np.unique(np.concatenate(places), return_counts=True)
+    indices = [number * logits.shape[1] + np.asarray(ids, np.int64) for number, (_, ids) in enumerate(asked.values())]
+    tokens, counts = np.unique(np.concatenate(indices), return_counts=True)
     penalties = np.array([(each.presence_penalty, each.frequency_penalty) for each, _ in asked.values()], np.float32)
     presence, frequency = penalties[tokens // logits.shape[1]].T
     added.reshape(-1)[tokens] -= presence + frequency * counts.astype(np.float32)

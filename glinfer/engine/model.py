@@ -23,8 +23,8 @@ from glinfer.engine.ids import (
     check_ids,
     check_keep,
     check_tokens,
+    integer,
     list_of_texts,
-    whole_number,
 )
 from glinfer.engine.logits import LogitChanges
 from glinfer.engine.option_names import check_options, named_options
@@ -43,7 +43,7 @@ from glinfer.errors import ContextError, InputError, StructureError, check_flag
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.sampling import NAMES
 from glinfer.program.plan import DrawTable, draw_table
-from glinfer.structured.structure import ERROR, OPTIONS, take_structure, wants_whole
+from glinfer.structured.structure import ERROR, OPTIONS, requires_complete, take_structure
 from glinfer.text.chat import ChatForm, ReplySplitter
 from glinfer.text.images import ImageReader
 from glinfer.text.labels import token_label
@@ -368,8 +368,8 @@ class Model(Inspected, Embeds, Chatting):
         then = options.pop("on_end", None)
         check_callback("on_end", then)
         found: list[Any] = [None] * len(prompts)
-        whole = wants_whole(options.get("incomplete", ERROR))
-        for result in self.batch([BatchRequest(each, options, place) for place, each in enumerate(prompts)]):
+        whole = requires_complete(options.get("incomplete", ERROR))
+        for result in self.batch([BatchRequest(each, options, index) for index, each in enumerate(prompts)]):
             assert isinstance(result.request.key, int)
             if whole:
                 require_complete(result.stats, result.text, f"request {result.request.key}: ")
@@ -391,7 +391,7 @@ class Model(Inspected, Embeds, Chatting):
 
         Each result is that of :meth:`stream` with the same options and seed. Nothing runs, and no memory is allocated,
         before the first result is requested. A list is checked at once, and its longest request decides the size of the
-        caches. From other iterables a request is read and checked when a place is free; each cache then has room for a
+        caches. From other iterables a request is read and checked when a slot is free; each cache then has room for a
         whole context, or for ``longest`` tokens.
 
         Args:
@@ -406,7 +406,7 @@ class Model(Inspected, Embeds, Chatting):
         """
         bounds = self._bounds("batch", slots=slots, memory=memory, longest=longest)
         if isinstance(requests, (list, tuple)):
-            running = [self.checked(request, f"request {place}: ") for place, request in enumerate(requests)]
+            running = [self.checked(request, f"request {index}: ") for index, request in enumerate(requests)]
             if not running:
                 return iter(())
             bounds.setdefault("longest", max(len(each.prompt) + each.max_tokens for each in running))
@@ -486,9 +486,9 @@ class Model(Inspected, Embeds, Chatting):
         if isinstance(texts, str):
             return self.score([texts], stride=stride, lora=lora)[0]
         ids = []
-        for place, text in enumerate(list_of_texts(texts)):
+        for index, text in enumerate(list_of_texts(texts)):
             tokens: Ids = self.require_tokenizer().encode(text) if isinstance(text, str) else text
-            ids.append(check_tokens(f"text {place}", tokens, self.config, images=True))
+            ids.append(check_tokens(f"text {index}", tokens, self.config, images=True))
         adapter = self.adapters.number(lora)
         scores = self.engine.score(ids, stride=stride, adapter=adapter) if ids else []
         if (tokenizer := self.tokenizer) is None:
@@ -524,7 +524,7 @@ class Model(Inspected, Embeds, Chatting):
         check_options("a request", given, DEFAULTS)
         options = {**DEFAULTS, **given}
         structure = take_structure(options)
-        wants_whole(options["incomplete"])
+        requires_complete(options["incomplete"])
         chosen = {field.name: options[field.name] for field in fields(SamplingOptions)}
         presence, frequency = options["presence_penalty"], options["frequency_penalty"]
         stop, stop_ids, top, function = (options[name] for name in ("stop", "stop_ids", "logprobs", "sampler"))
@@ -553,7 +553,7 @@ class Model(Inspected, Embeds, Chatting):
             ends,
             reply=reply,
             changes=LogitChanges.checked(presence, frequency, options["logit_bias"], config.vocab_size),
-            top=None if top is None else whole_number("of logprobs", top),
+            top=None if top is None else integer("of logprobs", top),
             adapter=self.adapters.number(options["lora"]),
             keep=check_keep(options["keep"], config.max_position_embeddings, len(ids)),
             before=self._before,

@@ -37,7 +37,7 @@ from glinfer.lower.options import PlanOptions
 from glinfer.lower.ropes import image_angles
 from glinfer.program.plan import Plan
 from glinfer.program.session import Session
-from glinfer.text.images import BEYOND, image_rows, turn_places
+from glinfer.text.images import BEYOND, image_rows, rotary_positions
 
 Floats = npt.NDArray[np.float32]
 
@@ -76,7 +76,7 @@ class Chunks:
         if self._pictured:
             # The rows of an image may run another plan first.
             found = write_images(self.session, self._options, [(held[: position + rows], position, 0)])
-            ids = [BEYOND if place in found else token for place, token in enumerate(ids[:rows])]
+            ids = [BEYOND if index in found else token for index, token in enumerate(ids[:rows])]
         since = time.perf_counter()  # after the plan of images
         given = chunk_feed(self._table, ids[:rows], position, self._targets, base, long=long, back=back)
         self.session.require_alive()
@@ -138,24 +138,24 @@ def write_images(
 ) -> Mapping[int, Floats]:
     """Write the rows of images among the tokens of a run, and the angles of all of these.
 
-    A piece is a text up to its last token that runs, the place of the first one, and its row. Returns the rows of
+    A piece is a text up to its last token that runs, the position of the first one, and its row. Returns the rows of
     images by row of the run; those without an image need not be zeros in fast plans.
     """
     found, width, table = dict[int, Floats](), options.config.hidden_size, session.plan.table
     for held, first, start in pieces:
-        found |= {start + place: row for place, row in image_rows(held[first:]).items()}
+        found |= {start + index: row for index, row in image_rows(held[first:]).items()}
     names = [name for name in (IMAGES, *map(deep_name, range(options.deep))) if name in table]
     if found or session.plan.name == "reference":
         for level, name in enumerate(names):
             rows = np.zeros(table[name].shape, np.float32)
-            for place, row in found.items():
-                rows[place] = row[level * width : (level + 1) * width]
+            for index, row in found.items():
+                rows[index] = row[level * width : (level + 1) * width]
             session.write(name, rows)
     if ROW_ANGLES in table:
-        turns = np.zeros((table[ROW_ANGLES].shape[0], 3), np.intp)  # also of padding: it is read, if only to be masked
+        positions = np.zeros((table[ROW_ANGLES].shape[0], 3), np.intp)  # also of padding, which is read, then masked
         for held, first, start in pieces:
-            turns[start : start + len(held) - first] = turn_places(held)[0][first:]
-        angles = image_angles(options.config, options.sections, turns, table[ROW_ANGLES].shape[1])
+            positions[start : start + len(held) - first] = rotary_positions(held)[0][first:]
+        angles = image_angles(options.config, options.sections, positions, table[ROW_ANGLES].shape[1])
         session.write(ROW_ANGLES, angles)
     return found
 
@@ -238,7 +238,7 @@ class Prefill:
 
 
 class Companions:
-    """The plans of a model beside the one that decodes, bound to its caches and logits at first use."""
+    """The plans of a model next to the one that decodes, bound to its caches and logits at first use."""
 
     def __init__(self, prefill: Prefill, bound: Session) -> None:
         """Bind the plans of ``prefill`` to the session ``bound``."""

@@ -15,7 +15,7 @@ from glinfer.errors import counted
 from glinfer.structured.constraint import Constraint
 from glinfer.structured.structure import ERROR, OPTIONS
 from glinfer.text.chat import ChatForm
-from glinfer.text.images import turn_places
+from glinfer.text.images import rotary_positions
 from glinfer.text.labels import shortened
 from glinfer.text.reply import ChatPart, ReplyAssembler
 
@@ -134,7 +134,7 @@ class Running:
         self.resumes, self.unsure, self.queued = False, False, deque[int]()
         self.long = False
         """Whether the cached keys use the second set of angles, in models with two."""
-        _, self.back = turn_places(self.held)
+        _, self.back = rotary_positions(self.held)
         """How many positions images have left out."""
         self.sampler = Sampler(self.sampling) if self.own_sampler is None else self.own_sampler
         self.stats = GenerationStats(prompt_tokens=len(self.prompt))
@@ -219,9 +219,9 @@ class Running:
             self.queued.extend(forced)
             return
         self.resumes = True
-        for place, token in enumerate(forced, 1):
+        for index, token in enumerate(forced, 1):
             if not self.ended:
-                self.take(token, more=len(forced) - place)
+                self.take(token, more=len(forced) - index)
                 self.sampler.advance()
 
     def has_news(self, now: float) -> bool:

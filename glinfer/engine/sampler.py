@@ -57,7 +57,7 @@ class SamplingOptions:
         top_p: keep the smallest set of most probable tokens whose mass reaches this; 1 keeps all.
         min_p: keep tokens at least this fraction as probable as the most probable one; 0 keeps all.
         repetition_penalty: above 1 makes tokens already in the context less likely; 1 changes nothing.
-        seed: whole number that makes the draws repeatable; None draws a new seed.
+        seed: integer that makes the draws repeatable; None draws a new seed.
 
     Raises:
         InputError: a field has the wrong type, is NaN, or is out of range.
@@ -79,10 +79,10 @@ class SamplingOptions:
                 raise _bad(name, value, expected)
             object.__setattr__(self, name, number)
         off = isinstance(self.top_k, (int, np.integer)) and self.top_k == -1  # as in vLLM and llama.cpp
-        top_k = 0 if off else _whole("top_k", self.top_k, "a whole number of at least 1, or 0 or -1 for off")
+        top_k = 0 if off else _integer("top_k", self.top_k, "an integer of at least 1, or 0 or -1 for off")
         object.__setattr__(self, "top_k", top_k)
         if self.seed is not None:
-            object.__setattr__(self, "seed", _whole("seed", self.seed, "a whole number of at least 0"))
+            object.__setattr__(self, "seed", _integer("seed", self.seed, "an integer of at least 0"))
 
     def _repr_html_(self) -> str:
         values = [(name, "fresh" if value is None else value) for name, value in asdict(self).items()]
@@ -243,15 +243,15 @@ def _penalised(samplers: Sequence[Sampler], logits: npt.NDArray[Any], histories:
         return logits
     logits = logits.copy()
     # A token seen twice is written twice with the same value, so it is penalised once.
-    places = np.repeat(rows, [seen[row].size for row in rows]), np.concatenate([seen[row] for row in rows])
+    indices = np.repeat(rows, [seen[row].size for row in rows]), np.concatenate([seen[row] for row in rows])
     factors = np.array([samplers[row].options.penalty_factors for row in rows], np.float32)
     negative, positive = np.repeat(factors, [seen[row].size for row in rows], axis=0).T
-    old = logits[places]
+    old = logits[indices]
     with np.errstate(over="ignore"):
         new = old * np.where(old > 0.0, positive, negative)
     # An extreme penalty may overflow; finite logits stay finite, so that the softmax exists.
     limit = float(np.finfo(logits.dtype).max)
-    logits[places] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
+    logits[indices] = np.where(np.isfinite(old), np.clip(new, -limit, limit), old)
     return logits
 
 
@@ -366,7 +366,7 @@ def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
     try:
         ids = np.asarray(history)
     except (TypeError, ValueError):
-        raise InputError("the history is not a list of token ids; expected whole numbers") from None
+        raise InputError("the history is not a list of token ids; expected integers") from None
     if ids.ndim == 1 and ids.size == 0:
         return np.zeros(0, dtype=np.int64)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
@@ -378,8 +378,8 @@ def checked_history(history: History, vocab: int) -> npt.NDArray[np.int64]:
     return ids.astype(np.int64)
 
 
-def _whole(name: str, value: object, expected: str) -> int:
-    """``value`` as an int if it is a whole number of 0 or more."""
+def _integer(name: str, value: object, expected: str) -> int:
+    """``value`` as an int if it is an integer of at least 0."""
     if (number := index_of(value)) < 0:
         raise _bad(name, value, expected)
     return number

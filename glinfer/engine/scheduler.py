@@ -26,7 +26,7 @@ from glinfer.engine.requests import BatchRequest, BatchResult, Running, text_of
 from glinfer.engine.run.decode import common_prefix
 from glinfer.errors import ContextError, InputError, StructureError
 from glinfer.gl.signals import signals_held
-from glinfer.text.images import turn_places
+from glinfer.text.images import rotary_positions
 from glinfer.text.reply import ChatPart
 
 MIN_REUSED = 8
@@ -69,10 +69,10 @@ class Event:
 
 
 @dataclass(eq=False)
-class _Place:
-    """The cache of one sequence: ``running``, or the ``kept`` tokens of the last one, from its first slot on.
+class _Slot:
+    """The cache of one sequence: ``running``, or the ``kept`` tokens of the last one, from its first row on.
 
-    ``owner`` has client, adapter and angles of either; ``started`` is the time at which the current one got the place.
+    ``owner`` has client, adapter and angles of either; ``started`` is the time at which the current one got the slot.
     The lowest ``freed``, a counter, has been unused for longest.
     """
 
@@ -104,7 +104,7 @@ class Scheduler(Closing):
         *,
         piece: int | None = None,
     ) -> None:
-        """Run sequences in places of ``batch``, which closes with the scheduler; ``piece`` is by default the batch's.
+        """Run sequences in slots of ``batch``, which closes with the scheduler; ``piece`` is by default the batch's.
 
         ``check`` checks a request; ``usable`` raises ContextError if the model was closed or belongs to another thread.
         """
@@ -112,9 +112,9 @@ class Scheduler(Closing):
         self.piece = batch.piece if piece is None else piece
         self.batch, self._check, self._usable = batch, check, usable
         self.on_pause: Callable[[], None] = lambda: None
-        self._places = [_Place(number) for number in range(batch.slots)]
-        self._seats: dict[Running, _Place] = {}
-        # Sequences with uncached tokens, with or without a place.
+        self._slots = [_Slot(number) for number in range(batch.slots)]
+        self._taken: dict[Running, _Slot] = {}
+        # Sequences with uncached tokens, with or without a slot.
         self._line: deque[Running] = deque()
         self._ahead: Step | None = None
         self._clock = 0
@@ -123,12 +123,12 @@ class Scheduler(Closing):
         self._ended: list[Running] = []
 
     def insert(self, request: BatchRequest) -> Running:
-        """Queue a request, which gets a place when one is free; returns its sequence.
+        """Queue a request, which gets a slot when one is free; returns its sequence.
 
         That has the ``ids``, ``stats`` and ``result`` so far; the events of :meth:`next` refer to it.
 
         Raises:
-            InputError: the prompt or an option is invalid, or the sequence needs more tokens than a place holds.
+            InputError: the prompt or an option is invalid, or the sequence needs more tokens than a slot holds.
             ContextError: the scheduler or its model was closed.
         """
         self._require_open()
@@ -142,7 +142,7 @@ class Scheduler(Closing):
         if needed > self.capacity:
             raise InputError(
                 f"a prompt of {len(running.prompt)} tokens and {running.max_tokens} more need room for {needed}; "
-                f"a place holds {self.capacity}; ask for fewer, or make the scheduler with longest={needed}"
+                f"a slot holds {self.capacity}; ask for fewer, or make the scheduler with longest={needed}"
             )
         running.force(self.batch.config.max_position_embeddings, at_once=0)
         running.resumes = False
@@ -152,20 +152,20 @@ class Scheduler(Closing):
 
     def __len__(self) -> int:
         """The number of sequences whose end was not reported, including waiting ones."""
-        return len({*self._seats, *self._line}) + len(self._ended)
+        return len({*self._taken, *self._line}) + len(self._ended)
 
     @property
     def running(self) -> int:
-        """The number of sequences that have a place; any thread may ask."""
-        return len(self._seats)
+        """The number of sequences that have a slot; any thread may ask."""
+        return len(self._taken)
 
     @property
     def waiting(self) -> int:
-        """The number of sequences that wait for a place."""
-        return sum(each not in self._seats for each in self._line)
+        """The number of sequences that wait for a slot."""
+        return sum(each not in self._taken for each in self._line)
 
     def next(self) -> list[Event]:
-        """Run a piece of the waiting prompts and a step of all other sequences; returns the step's events, by place.
+        """Run a piece of the waiting prompts and a step of all other sequences; returns the step's events, by slot.
 
         The list is empty while only prompts run, and when nothing waits. A sequence with NaN or infinities ends alone,
         with an error in its result (:mod:`glinfer.engine.run.nan_guard`). Every exception closes the scheduler, even
@@ -187,15 +187,15 @@ class Scheduler(Closing):
             raise
 
     def cancel(self, sequence: Running) -> None:
-        """End a sequence and free its place at once, unless it has ended; InputError if it is another scheduler's."""
+        """End a sequence and free its slot at once, unless it has ended; InputError if it is another scheduler's."""
         if isinstance(sequence, Running) and sequence.ended:
             return
-        if sequence not in (*self._seats, *self._line):
+        if sequence not in (*self._taken, *self._line):
             raise InputError("found no sequence of this scheduler; expected one that its insert() returned")
         self._leave(sequence, "cancelled")
 
     def results(self, waiting: Iterator[Running]) -> Iterator[BatchResult]:
-        """Yield the results of checked requests as they finish, and fetch the next request when a place is free.
+        """Yield the results of checked requests as they finish, and fetch the next request when a slot is free.
 
         The scheduler closes after the last result, or with the iterator. The error of a sequence is raised.
         """
@@ -226,12 +226,12 @@ class Scheduler(Closing):
             left -= self._run_piece(each, left)
 
     def _next_prompt(self, *, overdue: bool = False) -> Running | None:
-        """The sequence whose prompt runs next, in its place; None if all places are busy.
+        """The sequence whose prompt runs next, in its slot; None if all slots are busy.
 
         With ``overdue``, the one that has waited longest, if that is more than PATIENCE pieces.
         """
-        seated = [each for each in self._line if each in self._seats]
-        able = list(self._line) if len(self._seats) < self.slots else seated
+        started = [each for each in self._line if each in self._taken]
+        able = list(self._line) if len(self._taken) < self.slots else started
         if overdue:
             able = [each for each in able if each.waited > PATIENCE]
         if not able:
@@ -240,35 +240,35 @@ class Scheduler(Closing):
         if overdue:
             chosen = max(able, key=lambda each: each.waited)
         else:
-            under_way, seats = Counter[Hashable](), Counter(each.request.client for each in self._seats)
-            for each in seated:
+            under_way, slots = Counter[Hashable](), Counter(each.request.client for each in self._taken)
+            for each in started:
                 under_way[each.request.client] += each.cached
 
             def turn(each: Running) -> tuple[int, ...]:
                 client = each.request.client
                 pieces = -(-(len(each.held) - each.cached) // self.piece)
-                own = 0 if each in self._seats else seats[client]
+                own = 0 if each in self._taken else slots[client]
                 return not each.resumes, under_way[client], each.cached, own, pieces
 
             chosen = min(able, key=turn)
-        if chosen in self._seats:
+        if chosen in self._taken:
             return chosen
-        leaders = (each for each in seated if each.owner == chosen.owner)
+        leaders = (each for each in started if each.owner == chosen.owner)
         for leader in leaders:
             # Run the common prefix once.
             if common_prefix(leader.held[:-1], chosen.held[:-1]) >= leader.cached + MIN_REUSED:
                 return leader
-        self._seat(chosen)
+        self._admit(chosen)
         return chosen
 
     def _run_piece(self, each: Running, most: int) -> int:
         """Run at most ``most`` tokens of a prompt; returns their share of the piece, in tokens."""
-        place, used = self._seats[each], 0
+        slot, used = self._taken[each], 0
         end, started, draws = len(each.held) - 1, time.perf_counter(), self.batch.draws_issued
         each.waited = 0
         if each.cached < end:
             self.on_pause()
-            rows, used = self.batch.run_prompt(place.number, each, most)
+            rows, used = self.batch.run_prompt(slot.number, each, most)
             # Decoded tokens may come between the prompt and forced tokens.
             each.prompted = each.cached + rows if each.prompted == each.cached else each.prompted
             each.cached += rows
@@ -282,43 +282,43 @@ class Scheduler(Closing):
             each.resumes = False
         return used
 
-    def _seat(self, each: Running) -> None:
-        """Give a sequence a free place, with the longest prefix of its prompt in any place of its owner."""
-        free = [place for place in self._places if place.running is None]
+    def _admit(self, each: Running) -> None:
+        """Give a sequence a free slot, with the longest prefix of its prompt in any slot of its owner."""
+        free = [slot for slot in self._slots if slot.running is None]
         wanted, owner = each.held[:-1], each.owner
-        shared = [self._shared(place, wanted) if place.owner == owner else 0 for place in self._places]
-        best = max(self._places, key=lambda place: (shared[place.number], place.running is None))
+        shared = [self._shared(slot, wanted) if slot.owner == owner else 0 for slot in self._slots]
+        best = max(self._slots, key=lambda slot: (shared[slot.number], slot.running is None))
         rows = shared[best.number] if shared[best.number] >= MIN_REUSED else 0
-        place = best if rows and best.running is None else min(free, key=lambda place: place.freed)
-        place.started = time.perf_counter()
-        if rows and place is not best:
-            self.batch.copy(best.number, place.number, rows)
+        slot = best if rows and best.running is None else min(free, key=lambda slot: slot.freed)
+        slot.started = time.perf_counter()
+        if rows and slot is not best:
+            self.batch.copy(best.number, slot.number, rows)
         each.cached = each.prompted = each.stats.reused_tokens = rows
-        place.running, place.kept, place.owner = each, [], owner
-        self._seats[each] = place
+        slot.running, slot.kept, slot.owner = each, [], owner
+        self._taken[each] = slot
 
-    def _shared(self, place: _Place, wanted: list[int]) -> int:
-        """The first tokens of a place with which a prompt can begin."""
-        return self.batch.usable(place.number, common_prefix(self._kept(place), wanted))
+    def _shared(self, slot: _Slot, wanted: list[int]) -> int:
+        """The first tokens of a slot with which a prompt can begin."""
+        return self.batch.usable(slot.number, common_prefix(self._kept(slot), wanted))
 
-    def _kept(self, place: _Place) -> list[int]:
-        """The first tokens of a place whose keys and values equal those of prefill bit for bit."""
-        each = place.running
-        return place.kept if each is None else each.held[: each.cached if self.batch.same_sums else each.prompted]
+    def _kept(self, slot: _Slot) -> list[int]:
+        """The first tokens of a slot whose keys and values equal those of prefill bit for bit."""
+        each = slot.running
+        return slot.kept if each is None else each.held[: each.cached if self.batch.same_sums else each.prompted]
 
     def _leave(self, each: Running, reason: str = "") -> None:
-        """Free the place of a sequence that has ended, or end it with ``reason``."""
+        """Free the slot of a sequence that has ended, or end it with ``reason``."""
         if reason:
             each.end(reason)
         if each in self._line:
             self._line.remove(each)
-        place = self._seats.pop(each, None)
-        if place is not None:
+        slot = self._taken.pop(each, None)
+        if slot is not None:
             self._clock += 1
-            place.kept, place.freed = [] if each.error else self._kept(place), self._clock
-            place.running = None
+            slot.kept, slot.freed = [] if each.error else self._kept(slot), self._clock
+            slot.running = None
             self.batch.leave(each)
-            each.stats.seconds = time.perf_counter() - place.started - each.stats.prompt_seconds
+            each.stats.seconds = time.perf_counter() - slot.started - each.stats.prompt_seconds
 
     def _issue(self, before: Step | None) -> Step | None:
         """Issue a step of all sequences that can continue; those in the step ``before`` use its choices.
@@ -330,11 +330,11 @@ class Scheduler(Closing):
         flying = {} if before is None else before.active
         context = self.batch.config.max_position_embeddings
         active, ahead, ends = {}, set(), []
-        for place in self._places:
-            each, number = place.running, place.number
+        for slot in self._slots:
+            each, number = slot.running, slot.number
             unknown = each is not None and flying.get(number) is each
-            length = len(place.kept) if each is None else len(each.held) if unknown else each.cached
-            ends.append(min(length, self.capacity - 1))  # no later prompt reaches the last slot
+            length = len(slot.kept) if each is None else len(each.held) if unknown else each.cached
+            ends.append(min(length, self.capacity - 1))  # no later prompt reaches the last row
             if each is None or each.cached + 1 != len(each.held):
                 continue
             if unknown and (each.stats.tokens + 1 == each.max_tokens or len(each.held) == context):
@@ -350,17 +350,17 @@ class Scheduler(Closing):
         """Read the tokens that a step chose, and append them to their sequences."""
         events, now = [], time.perf_counter()
         choices = self.batch.choices(step)
-        for place in choices.again:
-            each = step.active[place]
+        for slot in choices.again:
+            each = step.active[slot]
             each.stats.draws += step.draws
-            if self._ahead is not None and self._ahead.active.pop(place, None) is each:
+            if self._ahead is not None and self._ahead.active.pop(slot, None) is each:
                 each.stats.draws += self._ahead.draws
-        for place in sorted({*choices.chosen, *choices.broken, *choices.dead}):
-            each = step.active[place]
-            self._continue(each, place, choices)
+        for slot in sorted({*choices.chosen, *choices.broken, *choices.dead}):
+            each = step.active[slot]
+            self._continue(each, slot, choices)
             each.stats.draws += step.draws
             if each.ended:
-                if self._ahead is not None and self._ahead.active.get(place) is each:
+                if self._ahead is not None and self._ahead.active.get(slot) is each:
                     each.stats.surplus += 1
                     each.stats.draws += self._ahead.draws
                 self._leave(each)
@@ -372,15 +372,15 @@ class Scheduler(Closing):
                 events.append(_event(each))
         return events
 
-    def _continue(self, each: Running, place: int, choices: Choices) -> None:
+    def _continue(self, each: Running, slot: int, choices: Choices) -> None:
         """Append a sequence's token and the tokens that its structure forces next, or end it."""
-        if place in choices.dead:
+        if slot in choices.dead:
             each.end("length")
             return
-        error = choices.broken.get(place)
+        error = choices.broken.get(slot)
         try:
             if error is None:
-                each.push(choices.chosen[place])
+                each.push(choices.chosen[slot])
                 each.force(self.batch.config.max_position_embeddings, at_once=MAX_SINGLE_TOKENS)
         except StructureError as found:
             error = found
@@ -393,7 +393,7 @@ class Scheduler(Closing):
         oldest = room_made(each.held, each.before, each.keep, self.batch.config.max_position_embeddings)
         del each.held[oldest]
         each.cached = each.prompted = 0
-        _, each.back = turn_places(each.held)
+        _, each.back = rotary_positions(each.held)
         each.stats.dropped += oldest.stop - oldest.start
         self._turns(each)
         self._line.appendleft(each)
@@ -404,7 +404,7 @@ class Scheduler(Closing):
             return False
         each.long = not each.long
         each.cached = each.prompted = 0
-        self._seats[each].owner = each.owner
+        self._taken[each].owner = each.owner
         return True
 
     def _require_open(self) -> None:
@@ -418,7 +418,7 @@ class Scheduler(Closing):
             with signals_held():  # an interrupt would leave some of it
                 self.batch.close()  # fails in another thread, before anything changes
                 self._closed = True
-                for each in {*self._seats, *self._line}:
+                for each in {*self._taken, *self._line}:
                     each.end("closed")
 
 

@@ -117,12 +117,12 @@ def check_stride(stride: SupportsIndex | None, context: int) -> int:
 def windows_of(texts: Sequence[Sequence[int]], context: int, stride: SupportsIndex | None) -> list[Window]:
     """The windows over all texts; InputError if a text has no two tokens or the stride is outside the context."""
     step = check_stride(stride, context)
-    for place, ids in enumerate(texts):
+    for index, ids in enumerate(texts):
         if len(ids) < 2:
             raise InputError(
-                f"text {place} has {counted(len(ids), 'token')}; expected at least 2, one to predict from another"
+                f"text {index} has {counted(len(ids), 'token')}; expected at least 2, one to predict from another"
             )
-    return [Window(place, *span) for place, ids in enumerate(texts) for span in windows(len(ids), context, step)]
+    return [Window(index, *span) for index, ids in enumerate(texts) for span in windows(len(ids), context, step)]
 
 
 @dataclass(frozen=True)

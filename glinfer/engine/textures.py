@@ -261,14 +261,14 @@ def _differences(check: TextureCheck, layout: TexelLayout, found: Array, expecte
     bits, wanted = as_bits(found).reshape(shape), as_bits(expected).reshape(shape)
     differ = bits != wanted
     lines = np.flatnonzero(differ.any(axis=(1, 2)))
-    places = [(y, *place) for y in lines[:MAX_TEXELS].tolist() for place in np.argwhere(differ[y]).tolist()][
+    indices = [(y, *index) for y in lines[:MAX_TEXELS].tolist() for index in np.argwhere(differ[y]).tolist()][
         :MAX_TEXELS
     ]
-    pairs = [(int(bits[place]), int(wanted[place])) for place in places]
-    marks = [(*place, one ^ other) for place, (one, other) in zip(places, pairs, strict=True)]
+    pairs = [(int(bits[index]), int(wanted[index])) for index in indices]
+    marks = [(*index, one ^ other) for index, (one, other) in zip(indices, pairs, strict=True)]
     texels = [
         TexelDifference(x, y, channel, row, col, *pair)
-        for (y, x, channel), (row, col), pair in zip(places, _elements(layout, found, marks), pairs, strict=True)
+        for (y, x, channel), (row, col), pair in zip(indices, _elements(layout, found, marks), pairs, strict=True)
     ]
     with np.errstate(invalid="ignore", over="ignore"):
         values, others = (each.reshape(shape)[differ].astype(np.float64) for each in (found, expected))
@@ -284,15 +284,15 @@ def _differences(check: TextureCheck, layout: TexelLayout, found: Array, expecte
 
 
 def _elements(
-    layout: TexelLayout, texels: Array, places: list[tuple[int, int, int, int]]
+    layout: TexelLayout, texels: Array, indices: list[tuple[int, int, int, int]]
 ) -> list[tuple[int | None, int | None]]:
-    """The (row, column) of the tensor at each place (y, x, channel, differing bits); (None, None) in padding."""
+    """The (row, column) of the tensor at each index (y, x, channel, differing bits); (None, None) in padding."""
     marks = np.zeros(texels.shape, dtype=texels.dtype)
-    by_place = marks.reshape(layout.height, layout.width, layout.format.channels)
+    by_index = marks.reshape(layout.height, layout.width, layout.format.channels)
     elements: list[tuple[int | None, int | None]] = []
-    for y, x, channel, bits in places:
-        by_place[y, x, channel] = bits if isinstance(layout, GroupedLayout) else 1  # unpacking splits words
+    for y, x, channel, bits in indices:
+        by_index[y, x, channel] = bits if isinstance(layout, GroupedLayout) else 1  # unpacking splits words
         found = np.argwhere(layout.unpack(marks, layout.rows, layout.cols))
         elements.append((int(found[0, 0]), int(found[0, 1])) if len(found) else (None, None))
-        by_place[y, x, channel] = 0
+        by_index[y, x, channel] = 0
     return elements

@@ -183,7 +183,7 @@ class ThreadedModel(Chatting):
 
     @named_options(StreamOptions)
     def astream(self, prompt: str | Ids, **options: Unpack[StreamOptions]) -> AsyncGenerator[Any]:
-        """:meth:`stream` for ``async for``. Cancelling the task, or ``aclose()``, frees its place."""
+        """:meth:`stream` for ``async for``. Cancelling the task, or ``aclose()``, frees its slot."""
         return _pieces(self.stream, prompt, options)
 
     @named_options(StreamOptions)

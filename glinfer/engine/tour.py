@@ -27,7 +27,7 @@ _PAGES = "glinfer.export.tour"
 
 @dataclass(frozen=True)
 class TourDraw:
-    """One draw of a token; ``number`` is its place among the draws, from 0.
+    """One draw of a token; ``number`` is its index among the draws, from 0.
 
     Attributes:
         name, kind: as in the plan, such as ``h.2.attn.head.3.scores`` and ``attn.scores``.

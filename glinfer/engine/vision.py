@@ -56,7 +56,7 @@ class ImageEngine(EncodeEngine):
         return self._session
 
     def image_steps(
-        self, patches: Floats, places: npt.NDArray[np.intp], by_patch: Mapping[str, Floats] = MappingProxyType({})
+        self, patches: Floats, positions: npt.NDArray[np.intp], by_patch: Mapping[str, Floats] = MappingProxyType({})
     ) -> Steps:
         """Run one image in pieces of about 50 ms; returns its rows [tokens, width].
 
@@ -64,7 +64,7 @@ class ImageEngine(EncodeEngine):
 
         Args:
             patches: [patches, numbers of a patch], those of one token together.
-            places: of each patch in the table of places.
+            positions: of each patch in the table of positions.
             by_patch: further inputs of the plan, with a row for each patch.
 
         Raises NumbersError for NaN or an infinity, PlanError if the plan for this many patches does not fit.
@@ -74,7 +74,7 @@ class ImageEngine(EncodeEngine):
         session = self._session_for(count)
         table = row_table(session.plan.table[ROWS].shape[0])
         tokens = count // self.config.patches_per_token
-        given = {**chunk_feed(table, places.tolist(), 0, targets), "longest": count, "texts": tokens}
+        given = {**chunk_feed(table, positions.tolist(), 0, targets), "longest": count, "texts": tokens}
         session.write(ROWS, table)
         for name, matrix in {PIXELS: patches, **by_patch}.items():
             if name in session.plan.table:
@@ -110,9 +110,9 @@ class ImageEncoder:
         if not config.family.by_grid:
             return self._engine.image_steps(patches, order)
         row, col = np.divmod(order, cols)
-        places = interpolated(self._vision.table, row, rows, col, cols)
+        positions = interpolated(self._vision.table, row, rows, col, cols)
         angles = grid_angles(config, row, col, head_floats(config.head_dim))
-        return self._engine.image_steps(patches, np.zeros_like(order), {PLACES: places, ROW_ANGLES: angles})
+        return self._engine.image_steps(patches, np.zeros_like(order), {PLACES: positions, ROW_ANGLES: angles})
 
     def release(self) -> None:
         """Release its GL objects."""
@@ -145,10 +145,10 @@ def interpolated(table: Floats, row: npt.NDArray[np.intp], rows: int, col: npt.N
     side = math.isqrt(len(table))
 
     def taps(at: npt.NDArray[np.intp], count: int) -> tuple[npt.NDArray[np.intp], Floats]:
-        """The two nearest places on an axis [patches, 2], and their weights."""
-        place = at.astype(np.float32) * np.float32(side - 1) / np.float32(max(count - 1, 1))
-        first = np.floor(place)
-        weights = np.stack([1 - (place - first), place - first], axis=1)
+        """The two nearest positions on an axis [patches, 2], and their weights."""
+        position = at.astype(np.float32) * np.float32(side - 1) / np.float32(max(count - 1, 1))
+        first = np.floor(position)
+        weights = np.stack([1 - (position - first), position - first], axis=1)
         return np.minimum(first.astype(np.intp)[:, None] + [0, 1], side - 1), weights
 
     (high, by_row), (wide, by_col) = taps(row, rows), taps(col, cols)

@@ -20,7 +20,7 @@ from glinfer.formats.vision import image_metadata
 from glinfer.formats.zipped import unpacked
 from glinfer.inspect.importance import importance_from
 from glinfer.quant.packing import PACKED_HERE
-from glinfer.text.parts import TextParts, files_beside, gguf_metadata, text_parts
+from glinfer.text.parts import TextParts, gguf_metadata, sidecar_files, text_parts
 
 WEIGHTED = tuple(dtype for dtype, (kind, _) in GGUF_DTYPES.items() if kind in PACKED_HERE)
 """The dtypes that use an importance matrix."""
@@ -99,12 +99,12 @@ def convert_model(
     parts = text_parts(path, tokenizer, checkpoint.config) if with_tokenizer else TextParts(None)
     if parts.sampling:
         parts = replace(parts, sampling=usable_sampling(path)[0])
-    beside = {} if in_itself else files_beside(parts, target)
+    beside = {} if in_itself else sidecar_files(parts, target)
     own = () if parts.tokenizer is None or parts.tokenizer.path is None else (parts.tokenizer.path,)
     found = (*checkpoint.files, *(() if tokenizer is None else (Path(tokenizer),)), *own)
     _check_target(Path(target), found)
     new = {file: data for file, data in beside.items() if not _has(file, data)}
-    _check_beside(new, Path(target), found)
+    _check_sidecars(new, Path(target), found)
     metadata = gguf_metadata(parts, checkpoint.config.vocab_size) if in_itself else None
     images = image_metadata(path, checkpoint.config) if in_itself else None
     dtype = dtype or (AS_IN_FILE if in_itself else "float32")
@@ -147,7 +147,7 @@ def _has(file: Path, data: bytes) -> bool:
         return False
 
 
-def _check_beside(files: Iterable[Path], target: Path, sources: Iterable[Path]) -> None:
+def _check_sidecars(files: Iterable[Path], target: Path, sources: Iterable[Path]) -> None:
     """Refuse to replace files that may belong to another model; files named after the target may be replaced."""
     for file in files:
         if (file.stem != target.stem and os.path.lexists(file)) or _same(file, sources) is not None:

@@ -358,7 +358,7 @@ class Program:
 
     def contents(self) -> dict[str, Any]:
         """The contents of the program's file."""
-        rows, places = _RowTables(), {each["name"]: place for place, each in enumerate(self.plan["textures"])}
+        rows, numbers = _RowTables(), {each["name"]: index for index, each in enumerate(self.plan["textures"])}
         width = [self.config.vocab_size, self.config.hidden_size]
         return {
             "tensors": {each.name: list(each.outer_shape) for each in self._files.values()},
@@ -376,7 +376,7 @@ class Program:
                 "tensors": [self._file(weight_name(self._family.names.embeddings))[0], self._head],
             },
             "repeats": self.repeats,
-            "weights": sorted(self._steps(rows), key=lambda step: places[_texture(step)]),
+            "weights": sorted(self._steps(rows), key=lambda step: numbers[_texture(step)]),
             "rows": rows.tables,
             "offset": self._family.norm_offset,
         }
@@ -392,7 +392,7 @@ class Program:
         """
         config, made = self.config, Weights(self.config, WEIGHTS)
         unsupported = self._family.norm != "rms" or self._family.layer.norms == "sum" or config.long_after
-        if unsupported or not self._family.rotary or made.places or config.residual_multiplier != 1:
+        if unsupported or not self._family.rotary or made.position_rows or config.residual_multiplier != 1:
             raise PlanError(f"{self.name}: web/drop has no such weights; export the model itself")
         yield {"kind": "table", "name": "wte", "source": self._file(weight_name(made.graph.embeddings.name))[0]}
         free = self._free_angles()
@@ -477,7 +477,7 @@ def changes(before: Any, after: Any, path: Sequence[str | int] = ()) -> Iterator
     if isinstance(before, dict) and isinstance(after, dict) and before.keys() == after.keys():
         pairs: Sequence[tuple[str | int, Any, Any]] = [(key, before[key], after[key]) for key in before]
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        pairs = [(place, *both) for place, both in enumerate(zip(before, after, strict=True))]
+        pairs = [(index, *both) for index, both in enumerate(zip(before, after, strict=True))]
     else:
         if before != after or type(before) is not type(after):
             yield list(path), after

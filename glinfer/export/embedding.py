@@ -91,7 +91,7 @@ def _pairs(tokenizer: Tokenizer, encoder: TextEncoder, embedding: Embedding) -> 
     whole = tokenizers.Tokenizer.from_str(tokenizer.library_json()).encode("a", "a")
     marked = list(zip(whole.ids, whole.type_ids, strict=True))
     first, second = (_span(whole.sequence_ids, number) for number in (0, 1))
-    places = {
+    indices = {
         "before": slice(first.start),
         "between": slice(first.stop, second.start),
         "after": slice(second.stop, None),
@@ -102,7 +102,7 @@ def _pairs(tokenizer: Tokenizer, encoder: TextEncoder, embedding: Embedding) -> 
         "form": embedding.pair,
         "squashes": embedding.squashes,
         "types": [whole.type_ids[first.start], whole.type_ids[second.start]],
-        **{name: [list(each) for each in marked[place]] for name, place in places.items()},
+        **{name: [list(each) for each in marked[index]] for name, index in indices.items()},
         "probes": [[query, text, *each] for text, each in zip(texts, pairs, strict=True)],
     }
 

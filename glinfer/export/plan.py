@@ -164,8 +164,8 @@ class PlanExport:
         """Return the texels of the logits [1, vocab] to read, and each id's index among their RGBA numbers."""
         layout, (rows, cols) = self.layout(name), self.plan.table[name].shape
         width, height = layout.region(rows, cols)
-        places = np.arange(4 * width * height, dtype=np.int32).reshape(height, width, 4)
-        texels = places if layout.format.channels == 4 else np.ascontiguousarray(places[:, :, 0])
+        numbers = np.arange(4 * width * height, dtype=np.int32).reshape(height, width, 4)
+        texels = numbers if layout.format.channels == 4 else np.ascontiguousarray(numbers[:, :, 0])
         order = np.ascontiguousarray(layout.unpack(texels, rows, cols)[0], dtype=np.int32)
         return {"texture": self.texture(name), "width": width, "height": height}, order
 
@@ -182,13 +182,13 @@ class PlanExport:
             {
                 "name": draw.name,
                 "texture": self.texture(draw.outputs[0]),
-                "draw": place,
+                "draw": index,
                 "size": list(draw.size),
                 "layout": layout_entry(self.layout(draw.outputs[0])),
                 "heads": self._stacked_heads(draw.outputs[0]),
-                **self._sinks_beside(place),
+                **self._sinks_of(index),
             }
-            for place, draw in enumerate(self.plan.draws)
+            for index, draw in enumerate(self.plan.draws)
             if draw.kind == wanted and not draw.op.endswith("_stats")  # statistics of softmax are not attention
         ]
 
@@ -196,9 +196,9 @@ class PlanExport:
         rows, cols = self.plan.table[name].shape
         return rows // cols if isinstance(self.layout(name), FlatLayout) else 0
 
-    def _sinks_beside(self, place: int) -> dict[str, int]:
+    def _sinks_of(self, index: int) -> dict[str, int]:
         """The sinks of the draw that reads the scores, if any; probabilities have none."""
-        scores, *later = self.plan.draws[place:]
+        scores, *later = self.plan.draws[index:]
         read = (dict(draw.inputs) for draw in later if scores.outputs[0] in dict(draw.inputs).values())
         found = next(read, {}).get("sinks")
         return {} if found is None else {"sinks": self.texture(found)}

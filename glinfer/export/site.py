@@ -293,7 +293,7 @@ def starting_text(texts: TextSupport, text: str | None = None) -> str:
 
 def points_of(plan: Plan, export: PlanExport) -> list[dict[str, Any]]:
     """The named values of a plan (:mod:`glinfer.program.points`), with numbers of draws and textures."""
-    number = {draw.name: place for place, draw in enumerate(plan.draws)}
+    number = {draw.name: index for index, draw in enumerate(plan.draws)}
     return [
         {
             "name": point.name,
@@ -353,12 +353,12 @@ def _opens(name: str) -> bool:
 
 def _page_files(parts: Mapping[str, Path]) -> Iterator[tuple[str, Path]]:
     """The files of a site's page: path in the site, and source path."""
-    for name, place in parts.items():
-        if not place.is_dir():
-            yield name, place
+    for name, path in parts.items():
+        if not path.is_dir():
+            yield name, path
             continue
-        for file in sorted(place.rglob("*")):
-            inner = file.relative_to(place)
+        for file in sorted(path.rglob("*")):
+            inner = file.relative_to(path)
             hidden = any(part.startswith(".") for part in inner.parts)
             if file.is_file() and file.name != PAGE and not hidden:
                 yield f"{name}/{inner.as_posix()}", file
@@ -443,7 +443,7 @@ def replacing(target: Path, *, page: bool) -> Iterator[Path]:
                 (new / PAGE).replace(target)
                 return
             with signals_held():  # an interrupt between two renames would leave no site
-                _take_place(new, target, old)
+                _replace_site(new, target, old)
     except OSError as error:
         kept = f"; the earlier export is {shown(old)} now" if old != target and os.path.lexists(old) else ""
         raise FormatError(
@@ -452,7 +452,7 @@ def replacing(target: Path, *, page: bool) -> Iterator[Path]:
         ) from None
 
 
-def _take_place(new: Path, target: Path, old: Path) -> None:
+def _replace_site(new: Path, target: Path, old: Path) -> None:
     """Rename ``new`` to ``target``; the earlier folder moves to ``old``, and back if that fails."""
     if target.exists():
         target.rename(old)

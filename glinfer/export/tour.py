@@ -219,8 +219,8 @@ def replaced_by(reference: Plan, fast: Plan) -> list[int]:
     A draw whose value has a name in both plans belongs to the fast draw with that name; every other one to the fast
     draw of the first later draw that reads what it writes, and at the end to the last.
     """
-    places = {draw.name: place for place, draw in enumerate(fast.draws)}
-    owners = {point.name.removesuffix(CENTRED): places[point.sites[-1][0]] for point in fast.points.values()}
+    indices = {draw.name: index for index, draw in enumerate(fast.draws)}
+    owners = {point.name.removesuffix(CENTRED): indices[point.sites[-1][0]] for point in fast.points.values()}
     named = {
         draw: owners[name]
         for point in reference.points.values()
@@ -285,7 +285,7 @@ class _Store:
     """Writes ``weights.bin``: tensors of the file once, and whatever else the plans need.
 
     Attributes:
-        tensors: by name: its place in bytes, its shape, and whether it is in half floats.
+        tensors: by name: its offset in bytes, its shape, and whether it is in half floats.
         bytes: written so far.
     """
 
@@ -301,7 +301,7 @@ class _Store:
     def segments(self, path: Path, export: PlanExport, arrays: Mapping[str, Array]) -> list[dict[str, Any]]:
         """Add a file of weights, and return its segments in order.
 
-        A segment has ``bytes``, and either ``at``, its place in the store, or ``rows``, ``gain``, ``centre`` and
+        A segment has ``bytes``, and either ``at``, its offset in the store, or ``rows``, ``gain``, ``centre`` and
         ``layout`` of a derived texture.
         """
         data = path.read_bytes()

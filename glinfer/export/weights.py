@@ -54,7 +54,7 @@ def weight_files(export: PlanExport) -> dict[str, list[TensorSpec]]:
         size += nbytes
     if len(files) == 1:
         return {WEIGHTS: files[0]}
-    return {f"weights-{place:05}-of-{len(files):05}.safetensors": each for place, each in enumerate(files, 1)}
+    return {f"weights-{number:05}-of-{len(files):05}.safetensors": each for number, each in enumerate(files, 1)}
 
 
 def write_weights(

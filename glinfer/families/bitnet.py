@@ -1,4 +1,4 @@
-"""BitNet b1.58 (Ma et al. 2024, 2025): ternary matrices, each behind a norm that rounds to 8 bits, and ReLU squared.
+"""BitNet b1.58 (Ma et al. 2024, 2025): ternary matrices, each after a norm that rounds to 8 bits, and ReLU squared.
 
 Rounding follows the class ``autobitlinear`` of transformers. llama.cpp does not round. GGUF files without an activation
 have SiLU, as there.

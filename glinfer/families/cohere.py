@@ -1,4 +1,4 @@
-"""Command R and Aya 23 (Cohere 2024): attention and MLP in parallel behind one LayerNorm without a bias."""
+"""Command R and Aya 23 (Cohere 2024): attention and MLP in parallel after one LayerNorm without a bias."""
 
 from glinfer.families.gguf import Gguf
 from glinfer.families.huggingface import SAME_MATHS, Fields, HuggingFace

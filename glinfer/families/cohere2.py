@@ -12,19 +12,19 @@ from glinfer.families.settings import Keys, Settings
 _PERIOD, _WINDOW = 4, 4096
 
 
-def _turned(fields: Fields) -> Fields:
+def _rotary_windows(fields: Fields) -> Fields:
     """The layers with rotary positions: those with a window."""
     kinds = fields.get("layer_types", (SLIDING if fields.get("sliding_window") else "",))
     return {"rotary_layers": tuple(int(kind == SLIDING) for kind in kinds)}
 
 
 def _more(settings: Settings, fields: Fields) -> Fields:
-    return {**cohere.divided_logits(settings, fields), **_turned(fields)}
+    return {**cohere.divided_logits(settings, fields), **_rotary_windows(fields)}
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     found = windows(keys, fields, period=_PERIOD, usual=_WINDOW)
-    return {**found, **_turned(found)}
+    return {**found, **_rotary_windows(found)}
 
 
 FAMILY = replace(

@@ -26,12 +26,12 @@ def with_latents(names: Names) -> Names:
 
 def latents(settings: Settings, fields: Fields, usual: dict[str, int] = USUAL) -> Fields:
     """The widths of latents and of heads."""
-    found = {name: settings.whole(name, usual[name]) for name in ("kv_lora_rank", "qk_rope_head_dim", "v_head_dim")}
+    found = {name: settings.integer(name, usual[name]) for name in ("kv_lora_rank", "qk_rope_head_dim", "v_head_dim")}
     null = "q_lora_rank" in settings.values and not settings.given("q_lora_rank")
-    stays = settings.whole("qk_nope_head_dim", usual["head_dim"] - usual["qk_rope_head_dim"])
+    stays = settings.integer("qk_nope_head_dim", usual["head_dim"] - usual["qk_rope_head_dim"])
     return {
         **found,
-        "q_lora_rank": 0 if null else settings.whole("q_lora_rank", usual["q_lora_rank"]),
+        "q_lora_rank": 0 if null else settings.integer("q_lora_rank", usual["q_lora_rank"]),
         "head_dim": stays + found["qk_rope_head_dim"],
     }
 
@@ -41,14 +41,14 @@ def _more(settings: Settings, fields: Fields) -> Fields:
 
 
 def latents_of_metadata(keys: Keys, fields: Fields) -> Fields:
-    """The widths of latents in a GGUF file; in newer ones those of heads have names of their own."""
+    """The widths of latents in a GGUF file; in newer ones those of heads have their own names."""
     newer, usual = keys.given(f"{_KEY}_mla"), fields["hidden_size"] // fields["num_attention_heads"]
     return {
-        "kv_lora_rank": keys.whole("attention.kv_lora_rank"),
-        "q_lora_rank": keys.whole("attention.q_lora_rank", 0, least=0),
-        "qk_rope_head_dim": keys.whole("rope.dimension_count"),
-        "head_dim": keys.whole(f"{_KEY}_mla" if newer else _KEY),
-        "v_head_dim": keys.whole(f"{_VALUE}_mla" if newer else _VALUE, usual),
+        "kv_lora_rank": keys.integer("attention.kv_lora_rank"),
+        "q_lora_rank": keys.integer("attention.q_lora_rank", 0, least=0),
+        "qk_rope_head_dim": keys.integer("rope.dimension_count"),
+        "head_dim": keys.integer(f"{_KEY}_mla" if newer else _KEY),
+        "v_head_dim": keys.integer(f"{_VALUE}_mla" if newer else _VALUE, usual),
         "num_key_value_heads": fields["num_attention_heads"],
         "partial_rotary_factor": 1.0,
     }

@@ -1,4 +1,4 @@
-"""dots.llm1 (rednote-hilab 2025): experts as in GLM-4.5, normalised heads, and whole heads that turn."""
+"""dots.llm1 (rednote-hilab 2025): experts as in GLM-4.5, normalised heads, and wholly rotary heads."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""ERNIE 4.5 with experts (Baidu 2025): after the first layers many small MLPs, and beside them one that all tokens use.
+"""ERNIE 4.5 with experts (Baidu 2025): after the first layers many small MLPs, and one more that all tokens use.
 
 Experts are chosen by their part of a softmax plus a learned number.
 """
@@ -16,11 +16,11 @@ _DENSE, _FORM = ernie4_5.FAMILY, ernie4_5.FAMILY.in_huggingface
 def _experts(settings: Settings, fields: Fields) -> Fields:
     """The layers with experts, their number, and the width of the MLP of all tokens."""
     settings.only("moe_layer_end_index", (-1, fields["num_hidden_layers"] - 1))
-    shared = settings.whole("moe_num_shared_experts", 2, least=0)
+    shared = settings.integer("moe_num_shared_experts", 2, least=0)
     return {
-        "num_experts": settings.whole("moe_num_experts", fields["num_experts"]),
-        "num_experts_per_tok": settings.whole("moe_k", fields["num_experts_per_tok"]),
-        "num_dense_layers": settings.whole("moe_layer_start_index", 1, least=0),
+        "num_experts": settings.integer("moe_num_experts", fields["num_experts"]),
+        "num_experts_per_tok": settings.integer("moe_k", fields["num_experts_per_tok"]),
+        "num_dense_layers": settings.integer("moe_layer_start_index", 1, least=0),
         "shared_intermediate_size": shared * fields["intermediate_size"],
     }
 

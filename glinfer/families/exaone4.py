@@ -12,7 +12,7 @@ from glinfer.families.settings import Keys, Settings
 _PERIOD, _WINDOW = 4, 4096
 
 
-def _turned(fields: Fields) -> Fields:
+def _rotary_windows(fields: Fields) -> Fields:
     """The rotary layers of these windows: those that have one."""
     kinds = fields.get("layer_types", ())
     return {**fields, "rotary_layers": tuple(int(kind == SLIDING) for kind in kinds)} if FULL in kinds else fields
@@ -22,11 +22,11 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
     """Windows by ``layer_types`` or by a period, if there is a window."""
     if settings.values.get("sliding_window", _WINDOW) is None:
         return listed_windows(settings, fields)
-    return _turned(listed_windows(settings, fields, _PERIOD, _WINDOW, "sliding_window_pattern"))
+    return _rotary_windows(listed_windows(settings, fields, _PERIOD, _WINDOW, "sliding_window_pattern"))
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
-    return _turned(windows(keys, fields, period=_PERIOD))
+    return _rotary_windows(windows(keys, fields, period=_PERIOD))
 
 
 FAMILY = Family(

@@ -13,7 +13,7 @@ _WINDOWS, _FORM = exaone4.FAMILY, glm4_moe.FAMILY.in_huggingface
 
 def _more(settings: Settings, fields: Fields) -> Fields:
     """Experts; ``mlp_layer_types`` may list the layers without them, the first ones."""
-    count = settings.whole("num_shared_experts", 1, least=0)
+    count = settings.integer("num_shared_experts", 1, least=0)
     return {
         **experts.from_settings(settings, fields, scale=2.5),
         **experts.dense_layers(settings, fields),

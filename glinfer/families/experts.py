@@ -20,8 +20,8 @@ NAMES = replace(
 
 def groups(settings: Settings, count: int = 1, kept: int = 1) -> Fields:
     """The groups of experts, and how many of them a token uses; no fields if it uses all."""
-    count = settings.whole("n_group", count)
-    kept = settings.whole("topk_group", kept, most=count)
+    count = settings.integer("n_group", count)
+    kept = settings.integer("topk_group", kept, most=count)
     return {"n_group": count, "topk_group": kept} if kept < count else {}
 
 
@@ -39,9 +39,9 @@ def from_settings(
     ``shared``, ``dense``, ``scale`` and ``grouping`` (groups, and those a token uses) are defaults of missing settings;
     without ``grouping`` experts have no groups.
     """
-    shared = settings.whole("n_shared_experts", shared, least=0)
+    shared = settings.integer("n_shared_experts", shared, least=0)
     return {
-        "num_dense_layers": settings.whole("first_k_dense_replace", dense, least=0),
+        "num_dense_layers": settings.integer("first_k_dense_replace", dense, least=0),
         "shared_intermediate_size": shared * fields["intermediate_size"],
         "routed_scaling_factor": settings.number("routed_scaling_factor", scale),
         **(groups(settings, *grouping) if grouping else {}),
@@ -62,8 +62,8 @@ def dense_layers(settings: Settings, fields: Fields) -> Fields:
 
 def from_metadata(keys: Keys, fields: Fields) -> Fields:
     """How experts are weighted in a GGUF file, and their groups, which older files lack."""
-    count = keys.whole(_GROUPS, 1, least=0)
-    kept = keys.whole(_KEPT, least=1, most=count) if count > 1 else count
+    count = keys.integer(_GROUPS, 1, least=0)
+    kept = keys.integer(_KEPT, least=1, most=count) if count > 1 else count
     weighted = {"norm_topk_prob": keys.flag(_NORMED), "routed_scaling_factor": keys.number(_SCALE, 1.0)}
     return weighted | ({"n_group": count, "topk_group": kept} if kept < count else {})
 

@@ -31,8 +31,8 @@ def _scans(settings: Settings, fields: Fields) -> Fields:
     """The sizes of the scans."""
     name = "mamba_d_ssm"
     missing = name in settings.values and not settings.given(name)
-    usual = settings.whole("mamba_expand", 2) * fields["hidden_size"] if missing else 1024
-    found = scan_heads(settings, settings.whole(name, usual), name)
+    usual = settings.integer("mamba_expand", 2) * fields["hidden_size"] if missing else 1024
+    found = scan_heads(settings, settings.integer(name, usual), name)
     normed = settings.flag("mamba_rms_norm")
     if normed and settings.flag("mamba_norm_before_gate", default=True):
         raise settings.refused("mamba_norm_before_gate", "false, as norms before the gate are not supported")

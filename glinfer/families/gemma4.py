@@ -1,6 +1,6 @@
-"""Gemma 4's dense text models (Gemma Team 2026): a Gemma 3 whose layers may have embeddings of their own.
+"""Gemma 4's dense text models (Gemma Team 2026): a Gemma 3 whose layers may have their own embeddings.
 
-Layers without a window have wider heads, of which a quarter of the pairs turns, and perhaps one projection for keys and
+Layers without a window have wider heads, with a quarter of their pairs rotary, and perhaps one projection for keys and
 values. The last layers use the keys and values of earlier ones.
 """
 
@@ -32,9 +32,9 @@ def _heads(settings: Settings) -> Fields:
     own = settings.value("per_layer_config")
     one_projection = settings.flag("attention_k_eq_v")
     if own is None:
-        heads = settings.whole("num_global_key_value_heads") if settings.given("num_global_key_value_heads") else 0
+        heads = settings.integer("num_global_key_value_heads") if settings.given("num_global_key_value_heads") else 0
         return {
-            "global_head_dim": settings.whole("global_head_dim", _GLOBAL_DIM),
+            "global_head_dim": settings.integer("global_head_dim", _GLOBAL_DIM),
             "num_global_key_value_heads": heads if one_projection else 0,
         }
     layers = list(own.values()) if isinstance(own, dict) else []
@@ -45,20 +45,20 @@ def _heads(settings: Settings) -> Fields:
     if set(own) != full or not set(layers[0]) <= _HEADS.keys():
         raise settings.refused("per_layer_config", f"{' and '.join(_HEADS)} of every layer without a window")
     found = replace(settings, values=layers[0], label=f"{settings.label}: per_layer_config")
-    return {ours: found.whole(name) if found.given(name) else 0 for name, ours in _HEADS.items()}
+    return {ours: found.integer(name) if found.given(name) else 0 for name, ours in _HEADS.items()}
 
 
 def heads_and_layers(settings: Settings, fields: Fields) -> Fields:
     """Heads, shared layers and embeddings of layers."""
-    width = settings.whole("hidden_size_per_layer_input", 256, least=0)
-    rows = settings.whole("vocab_size_per_layer_input", 262144)
+    width = settings.integer("hidden_size_per_layer_input", 256, least=0)
+    rows = settings.integer("vocab_size_per_layer_input", 262144)
     if width and rows != fields["vocab_size"]:
         raise settings.refused("vocab_size_per_layer_input", f"{fields['vocab_size']}, as vocab_size is")
     return {
         **_heads(settings),
         "attention_multiplier": 1.0,
         "attention_k_eq_v": settings.flag("attention_k_eq_v"),
-        "num_kv_shared_layers": settings.whole("num_kv_shared_layers", 0, least=0),
+        "num_kv_shared_layers": settings.integer("num_kv_shared_layers", 0, least=0),
         "use_double_wide_mlp": settings.flag("use_double_wide_mlp"),
         "hidden_size_per_layer_input": width,
     }
@@ -69,11 +69,11 @@ def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     found = windows(keys, fields, period=6, usual=512, local_theta=gemma3.LOCAL_THETA)
     layers = fields["num_hidden_layers"]
     wide, kinds = fields["head_dim"], found.get("layer_types", (FULL,))
-    narrow = keys.whole("attention.key_length_swa", wide)
+    narrow = keys.integer("attention.key_length_swa", wide)
     for key, dim in (("attention.value_length_swa", narrow), ("rope.dimension_count_swa", narrow)):
-        if keys.whole(key, dim) != dim:
+        if keys.integer(key, dim) != dim:
             raise keys.refused(key, f"{dim}, the width of a head")
-    shared = keys.whole("attention.shared_kv_layers", 0, least=0)
+    shared = keys.integer("attention.shared_kv_layers", 0, least=0)
     inner = fields.get("shared_intermediate_size") or fields["intermediate_size"]
     widths = keys.listed("feed_forward_length")
     widths = widths if isinstance(widths, list) else [widths] * layers
@@ -88,7 +88,7 @@ def _of_metadata(keys: Keys, fields: Fields) -> Fields:
         "attention_multiplier": 1.0,
         "num_kv_shared_layers": shared,
         "use_double_wide_mlp": shared > 0 and widths == doubled,
-        "hidden_size_per_layer_input": keys.whole("embedding_length_per_layer_input", 0, least=0),
+        "hidden_size_per_layer_input": keys.integer("embedding_length_per_layer_input", 0, least=0),
     }
 
 

@@ -1,6 +1,6 @@
-"""Gemma 4 with experts (Gemma Team 2026), such as 26B-A4B: layers have an MLP for all tokens, and experts beside it.
+"""Gemma 4 with experts (Gemma Team 2026), such as 26B-A4B: layers have an MLP for all tokens, and experts next to it.
 
-Router, MLP and experts have norms of their own, and each expert a factor.
+Router, MLP and experts have their own norms, and each expert a factor.
 """
 
 from dataclasses import replace
@@ -33,9 +33,9 @@ def _more(settings: Settings, fields: Fields) -> Fields:
     """The width of the MLP of all tokens, and the experts of a token."""
     return {
         **gemma4.heads_and_layers(settings, fields),
-        "shared_intermediate_size": settings.whole("intermediate_size", 9216),
-        "num_experts": settings.whole("num_experts"),
-        "num_experts_per_tok": settings.whole("top_k_experts"),
+        "shared_intermediate_size": settings.integer("intermediate_size", 9216),
+        "num_experts": settings.integer("num_experts"),
+        "num_experts_per_tok": settings.integer("top_k_experts"),
     }
 
 

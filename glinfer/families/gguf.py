@@ -9,7 +9,7 @@ from typing import Any, Literal
 from glinfer.families.huggingface import Fields
 from glinfer.families.layer import FULL, LONGEST_PERIOD, SLIDING, every, shortest_pattern
 from glinfer.families.names import GGUF_NAMES, Names
-from glinfer.families.settings import Keys, is_whole
+from glinfer.families.settings import Keys, is_integer
 
 WINDOW = "attention.sliding_window"
 """The key of the window."""
@@ -33,17 +33,17 @@ def windows(keys: Keys, fields: Fields, period: int = 0, usual: int = 0, local_t
         FormatError: a key is invalid.
     """
     given, layers = keys.value(WINDOW), fields["num_hidden_layers"]
-    window = keys.whole(WINDOW) if given else 0 if given is not None else usual
+    window = keys.integer(WINDOW) if given else 0 if given is not None else usual
     if not period:
         return {"sliding_window": window}
     key = f"{WINDOW}_pattern"
     found = keys.listed(key)
     if not isinstance(found, list):
-        pattern = every(keys.whole(key, period, most=LONGEST_PERIOD), layers, SLIDING, FULL)
+        pattern = every(keys.integer(key, period, most=LONGEST_PERIOD), layers, SLIDING, FULL)
     elif len(found) == layers and all(isinstance(each, bool) for each in found):
         pattern = shortest_pattern([SLIDING if each else FULL for each in found])
     else:
-        raise keys.refused(key, f"{layers} times true or false, or one whole number")
+        raise keys.refused(key, f"{layers} times true or false, or one integer")
     if SLIDING not in pattern or not window:
         return {}
     local = keys.number("rope.freq_base_swa", local_theta) if local_theta else 0.0
@@ -58,7 +58,7 @@ def other_layers(keys: Keys, fields: Fields, kind: str, usual: int) -> Fields:
     name, layers = "attention.head_count_kv", fields["num_hidden_layers"]
     found = keys.listed(name)
     found = found if isinstance(found, list) else [usual if found is None else found] * layers
-    counts = {each for each in found if is_whole(each, 1)}
+    counts = {each for each in found if is_integer(each, 1)}
     if len(found) != layers or len(counts) > 1 or any(each not in (0, *counts) for each in found):
         raise keys.refused(name, f"{layers} numbers, 0 or the same one")
     heads = {"num_key_value_heads": max(counts, default=fields["num_attention_heads"])}
@@ -93,14 +93,14 @@ class Gguf:
         shared_key: the key of the width of an MLP that all tokens use without a weight.
         marked_by: a key that the files of this family have, and those of other families of the architecture lack.
         marks: the values of that key that count; empty for all but 0.
-        sections: the rotary pairs that turn by time, row and column of an image in published models, if a file lists
+        sections: the rotary pairs for time, row and column of an image in published models, if a file lists
             these; in text all three are equal.
         listed: the roles of numbers, one a layer, that a file has as lists in its metadata, by the role's name.
         constants: further such lists, of one number for all layers.
         keys_in_turn: whether value heads of a delta rule cycle through the key heads; otherwise value heads that share
             a key head are adjacent.
         attending: the family as which its models are written if all layers have attention; empty for none.
-        proportional: whether ``rope_freqs.weight`` says which pairs turn: their factor is 1, and that of others huge.
+        proportional: whether ``rope_freqs.weight`` says which pairs are rotary: their factor is 1, that of others huge.
         classifier: the pooling before a classifier, and the activation after the first of two matrices.
         unused: a regular expression for tensors that are ignored.
         more: reads windows, and what only this family has; its fields replace those read before.

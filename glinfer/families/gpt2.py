@@ -17,7 +17,7 @@ _POSITIONS = ("n_positions", "max_position_embeddings")
 
 def _old_positions(settings: Settings, fields: Fields) -> Fields:
     """The number of positions in old files, which have it as ``n_ctx`` alone."""
-    old = settings.whole("n_ctx", fields["max_position_embeddings"])
+    old = settings.integer("n_ctx", fields["max_position_embeddings"])
     return {} if any(map(settings.given, _POSITIONS)) else {"max_position_embeddings": old}
 
 

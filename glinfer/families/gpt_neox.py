@@ -1,4 +1,4 @@
-"""GPT-NeoX and Pythia (Black et al. 2022): attention and MLP in parallel, each behind a LayerNorm of its own.
+"""GPT-NeoX and Pythia (Black et al. 2022): attention and MLP in parallel, each after its own LayerNorm.
 
 A part of each head is rotated, and files join queries, keys and values by head.
 """

@@ -33,12 +33,12 @@ def scan_layers(settings: Settings, fields: Fields) -> Fields:
     pattern = shortest_pattern(kinds_of(settings, "layer_types", layers, KINDS, [DELTA] * layers))
     if DELTA not in pattern:
         return {}
-    return {"layer_types": pattern, **scan_heads(settings, settings.whole("mamba_expand", 2) * fields["hidden_size"])}
+    return {"layer_types": pattern, **scan_heads(settings, settings.integer("mamba_expand", 2) * fields["hidden_size"])}
 
 
 def scan_heads(settings: Settings, inner: int, words: str = "mamba_expand · hidden_size") -> Fields:
     """The sizes of a scan whose heads have ``inner`` elements together."""
-    heads = settings.whole("mamba_n_heads", _IN_FILES["linear_num_value_heads"])
+    heads = settings.integer("mamba_n_heads", _IN_FILES["linear_num_value_heads"])
     automatic = settings.value(_HEAD) in (None, "auto")
     known = Settings({**settings.values, _HEAD: max(1, inner // heads)}, settings.label) if automatic else settings
     found = scan_sizes(known, _SIZES, {**FAMILY.usual, **_IN_FILES})
@@ -55,8 +55,8 @@ def rotates(settings: Settings, fields: Fields) -> Fields:
 
 def hybrid_metadata(keys: Keys, fields: Fields) -> Fields:
     """The layers with a scan in a GGUF file, and whether queries and keys are rotated."""
-    turns = keys.value("rope.scaling.finetuned")
-    return {**scan_metadata(keys, fields), **({} if turns is None or turns else {"rotary_layers": (0,)})}
+    rotates = keys.value("rope.scaling.finetuned")
+    return {**scan_metadata(keys, fields), **({} if rotates is None or rotates else {"rotary_layers": (0,)})}
 
 
 FAMILY = Family(

@@ -1,4 +1,4 @@
-"""Granite 4 (IBM 2025) with experts: many small MLPs in a layer, and beside them a wider one that all tokens use."""
+"""Granite 4 (IBM 2025) with experts: many small MLPs in a layer, and next to them a wider one that all tokens use."""
 
 from dataclasses import replace
 
@@ -13,7 +13,7 @@ _DENSE, _FORM, _GGUF = granitemoehybrid.FAMILY, granitemoehybrid.FAMILY.in_huggi
 
 def _shared_width(settings: Settings, fields: Fields) -> Fields:
     """The width of the MLP that all tokens use."""
-    return {"shared_intermediate_size": settings.whole("shared_intermediate_size", 1024)}
+    return {"shared_intermediate_size": settings.integer("shared_intermediate_size", 1024)}
 
 
 FAMILY = replace(

@@ -1,4 +1,4 @@
-"""Helium (Kyutai 2025): a Llama whose heads turn in adjacent pairs."""
+"""Helium (Kyutai 2025): a Llama that rotates adjacent pairs."""
 
 from dataclasses import replace
 

@@ -14,7 +14,7 @@ from typing import Any
 from glinfer.errors import FormatError
 from glinfer.families.layer import FULL, LONGEST_PERIOD, QUERY_BETA, SLIDING, every, shortest_pattern
 from glinfer.families.names import Names
-from glinfer.families.settings import Settings, is_whole, quoted
+from glinfer.families.settings import Settings, is_integer, quoted
 
 Fields = dict[str, Any]
 """Fields of :class:`glinfer.config.ModelConfig` by name."""
@@ -43,7 +43,7 @@ _SHARE = "partial_rotary_factor"
 TERNARY = "ternary"
 """The layout of matrices that BitNet quantises, see :mod:`glinfer.formats.huggingface.ternary`."""
 PROPORTIONAL = "proportional"
-"""The type of angles of which the first pairs of a head turn, by its whole width, and the others stay."""
+"""The type of angles of which the first pairs of a head are rotated, by its whole width, and the others stay."""
 _OLD_LONGROPE = ("su", "yarn")  # its names in the first Phi-3 files
 _ORIGINAL, _POSITIONS = "original_max_position_embeddings", "max_position_embeddings"
 # The required and the optional numbers of each type.
@@ -62,7 +62,7 @@ _MAY_BE_0 = ("beta_fast", "beta_slow", "mscale", "mscale_all_dim", QUERY_BETA)  
 
 def no_window(settings: Settings, fields: Fields) -> Fields:
     """No sliding windows; one as long as the context changes nothing."""
-    window = settings.whole("sliding_window") if settings.given("sliding_window") else 0
+    window = settings.integer("sliding_window") if settings.given("sliding_window") else 0
     if 0 < window < fields["max_position_embeddings"]:
         raise settings.refused(
             "sliding_window", f"none in a model of family {fields['model_type']}, which sees all positions"
@@ -79,7 +79,7 @@ def _window(settings: Settings, usual: int) -> int:
     """The file's window, or the usual one; null for none."""
     missing = "sliding_window" not in settings.values
     given = settings.given("sliding_window")
-    return settings.whole("sliding_window") if given else usual if missing else 0
+    return settings.integer("sliding_window") if given else usual if missing else 0
 
 
 def _alike(settings: Settings, fields: Fields, window: int) -> Fields:
@@ -105,7 +105,7 @@ def listed_windows(
     if kinds is not None:
         pattern = shortest_pattern(kinds)
     elif period:
-        period = settings.whole(period_key, period, most=LONGEST_PERIOD) if period_key else period
+        period = settings.integer(period_key, period, most=LONGEST_PERIOD) if period_key else period
         pattern = every(period, layers, SLIDING, FULL)
     else:
         pattern = (SLIDING,) if window else ()
@@ -120,7 +120,7 @@ def later_windows(settings: Settings, fields: Fields) -> Fields:
     window = _window(settings, 4096) if settings.flag("use_sliding_window") else 0
     kinds = layer_kinds(settings, fields)
     if kinds is None:
-        full_layers = settings.whole("max_window_layers", _FULL_LAYERS, least=0)
+        full_layers = settings.integer("max_window_layers", _FULL_LAYERS, least=0)
     else:
         full_layers = kinds.index(SLIDING) if SLIDING in kinds else layers
         if FULL in kinds[full_layers:]:
@@ -188,7 +188,7 @@ def angles_by_kind(settings: Settings, fields: Fields, local_theta: float, share
     """The angles of a family whose layers with a window have their own base, by default ``local_theta``.
 
     A file has the settings of each kind of layer, or those of the others and the base of these. With a ``share``,
-    that share of the pairs turns in the other layers of a file without settings.
+    that share of the pairs is rotated in the other layers of a file without settings.
     """
     listed: dict[str, dict[str, Any]] = {FULL: {}, SLIDING: {}}
     if share:
@@ -252,7 +252,7 @@ def _angles(scaling: Settings, settings: Settings, fields: Fields, *, beta: bool
 
 
 def _share(scaling: Settings) -> float:
-    """The share of the pairs that turn."""
+    """The share of rotary pairs."""
     share = scaling.number(_SHARE, 1.0)
     if share > 1:
         raise scaling.refused(_SHARE, "at most 1")
@@ -273,7 +273,7 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
     if kind in _WITH_ORIGINAL:
         # Some families have it outside the scaling settings, which takes precedence.
         holder = settings if _ORIGINAL in settings.values else scaling
-        found[_ORIGINAL] = holder.whole(_ORIGINAL, positions)
+        found[_ORIGINAL] = holder.integer(_ORIGINAL, positions)
     if kind in _WITH_POSITIONS:
         found[_POSITIONS] = positions
     if kind == "yarn" and "truncate" in scaling.values:
@@ -283,7 +283,7 @@ def _scaling(kind: str, scaling: Settings, settings: Settings, positions: int, h
 
 def shared_expert(settings: Settings, fields: Fields, usual: int) -> Fields:
     """The width of an expert that all tokens share, by default ``usual``."""
-    return {"shared_expert_intermediate_size": settings.whole(SHARED_WIDTH, usual)}
+    return {"shared_expert_intermediate_size": settings.integer(SHARED_WIDTH, usual)}
 
 
 def with_biases(settings: Settings, fields: Fields) -> Fields:
@@ -293,7 +293,7 @@ def with_biases(settings: Settings, fields: Fields) -> Fields:
 
 def marked(name: str) -> Callable[[Settings], bool]:
     """Whether a setting is true or above 0."""
-    return lambda settings: settings.value(name) is True or is_whole(settings.value(name), 1)
+    return lambda settings: settings.value(name) is True or is_integer(settings.value(name), 1)
 
 
 def nothing(settings: Settings, fields: Fields) -> Fields:

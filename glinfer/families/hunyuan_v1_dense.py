@@ -31,7 +31,7 @@ def _angles(settings: Settings, fields: Fields) -> Fields:
 FAMILY = Family(
     "hunyuan_v1_dense",
     names=Names(head_norm="self_attn.{}_layernorm", letters={"head_norm.q": "query", "head_norm.k": "key"}),
-    layer=LayerConfig(head_norms="head", turned_first=True),
+    layer=LayerConfig(head_norms="head", rotated_first=True),
     attention_biases=("q", "k", "v", "o"),
     huggingface=HuggingFace(sizes=(290943, 4096, 11008, 32, 32, 32, 0, 2048), eps=1e-5, rope=_angles),
     gguf=Gguf("hunyuan-dense", attention_bias=False),

@@ -1,4 +1,4 @@
-"""Hunyuan with experts (Tencent 2025): many MLPs in a layer, and beside them one as wide that all tokens use.
+"""Hunyuan with experts (Tencent 2025): many MLPs in a layer, and next to them one as wide that all tokens use.
 
 Its files have a number for each layer in some settings; all are the same.
 """
@@ -18,14 +18,14 @@ def _alike(settings: Settings, name: str, usual: int) -> int:
     """A number, or that of all layers."""
     found = settings.value(name)
     if not isinstance(found, list):
-        return settings.whole(name, usual)
+        return settings.integer(name, usual)
     if not found or any(each != found[0] for each in found):
         raise settings.refused(name, "the same number for every layer")
-    return replace(settings, values={name: found[0]}).whole(name)
+    return replace(settings, values={name: found[0]}).integer(name)
 
 
 def _experts(settings: Settings, fields: Fields) -> Fields:
-    """How many experts a token uses, and the width of the MLP beside them, which is theirs."""
+    """How many experts a token uses, and the width of the MLP next to them, which is theirs."""
     width = fields["intermediate_size"]
     for name, only in (("moe_intermediate_size", width), ("num_shared_expert", 1)):
         if _alike(settings, name, only) != only:

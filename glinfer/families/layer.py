@@ -70,12 +70,12 @@ class Experts:
         slope: the factor s of that formula.
         shared: whether every token also uses one more expert, the last one, weighted by the sigmoid of one more router
             logit.
-        apart: whether the shared expert has another width than the others, so that it has passes of its own.
+        apart: whether the shared expert has another width than the others, so that it has its own passes.
         sigmoid: whether weights are sigmoids of the logits; otherwise they are a softmax.
         share_eps: a number added to the sum of the chosen sigmoids that ``normed`` divides by.
         biased: whether experts are chosen by their sigmoid, or their part of a softmax over all, plus a learned number.
         scale: a factor of the weights.
-        own_norms: whether router, experts and shared expert have norms of their own, and each expert a factor.
+        own_norms: whether router, experts and shared expert have their own norms, and each expert a factor.
         groups: the groups of consecutive experts, of which a token uses ``kept``; 0 for a choice among all experts.
         kept: these have the largest sum of their best two experts, or, unless ``biased``, the best expert.
     """
@@ -153,9 +153,9 @@ class Latent:
     """The vector of which the keys and values of all heads are products (DeepSeek-AI 2024).
 
     Attributes:
-        rank: its elements, which are normalised. Keys have further elements, which turn and are the same in all heads.
+        rank: its elements, which are normalised. Keys have further, rotary elements, the same in all heads.
         query_rank: elements of the normalised vector of which queries are products; 0 if they are those of the stream.
-        key: elements of a head's key, and of its query, that do not turn.
+        key: elements of a head's key, and of its query, that are not rotary.
         value: elements of a head's values.
         eps: the epsilon of both norms, whatever that of others is.
     """
@@ -178,19 +178,19 @@ class LayerConfig:
         ahead: number of later positions that a token sees.
         rope: rotary angles of queries and keys; None for no rotation.
         norms: see :data:`NormPlaces`.
-        parallel: whether both branches read the stream before the layer, behind one norm or each behind its own.
+        parallel: whether both branches read the stream before the layer, after one norm or each after its own.
         head_norms: see :data:`HeadNorms`.
-        turned_first: whether queries and keys are normalised after their rotation.
+        rotated_first: whether queries and keys are normalised after their rotation.
         score_scale: factor of attention scores.
         score_cap: bound c of scores, c · tanh(score / c); 0 for none.
         branch_scale: factor of a branch's result before it is added to the stream.
         sinks: whether the softmax of each head has an additional learned logit without a value.
         experts: the experts of the MLP; None for a single MLP.
         gated: whether attention's results are multiplied by the sigmoid of gates, which are projected with the queries.
-        head_gates: whether each head has one gate instead, which a matrix of its own projects.
+        head_gates: whether each head has one gate instead, which its own matrix projects.
         mlp: whether an MLP, or experts, follow the mixing of tokens.
         delta: the heads of the delta rule or of the scan; None in layers without either. In layers with attention it
-            reads the same stream beside it.
+            reads the same stream next to it.
         head_dim, kv_heads: elements of a head, and heads of keys and values.
         inner: the width of the MLP, or of each expert.
         source: the earlier layer whose keys and values the attention uses; None if it has its own.
@@ -200,7 +200,7 @@ class LayerConfig:
         scaled: whether a learned factor multiplies the stream after the layer.
         rounded: whether the norms before matrices round their results to 8 bits.
         latent: the vector of which keys and values are products; None where they are products of the stream. Its
-            elements after those of a key that turn are then the one head of ``head_dim`` elements that a cache keeps.
+            elements after the rotary ones of a key are then the one head of ``head_dim`` elements that a cache keeps.
     """
 
     mixing: Mixing = "attention"
@@ -211,7 +211,7 @@ class LayerConfig:
     norms: NormPlaces = "before"
     parallel: bool = False
     head_norms: HeadNorms = ""
-    turned_first: bool = False
+    rotated_first: bool = False
     score_scale: float = 1.0
     score_cap: float = 0.0
     branch_scale: float = 1.0
@@ -266,11 +266,11 @@ class LayerConfig:
 def shortest_pattern(values: Sequence[_Value]) -> tuple[_Value, ...]:
     """The shortest pattern that repeats to these values, by the borders of Knuth, Morris and Pratt (1977)."""
     borders = [0] * len(values)
-    for place in range(1, len(values)):
-        length = borders[place - 1]
-        while length and values[place] != values[length]:
+    for index in range(1, len(values)):
+        length = borders[index - 1]
+        while length and values[index] != values[length]:
             length = borders[length - 1]
-        borders[place] = length + (values[place] == values[length])
+        borders[index] = length + (values[index] == values[length])
     return tuple(values[: len(values) - borders[-1]]) if values else ()
 
 

@@ -11,7 +11,7 @@ from glinfer.families.huggingface import Fields, HuggingFace, layer_kinds
 from glinfer.families.layer import CONV, FULL, LONGEST_CONVOLUTION, LayerConfig, shortest_pattern
 from glinfer.families.names import GGUF_NAMES, Names
 from glinfer.families.record import Family
-from glinfer.families.settings import Keys, Settings, is_whole
+from glinfer.families.settings import Keys, Settings, is_integer
 
 _ATTENTION = "full_attn_idxs"
 
@@ -21,7 +21,7 @@ def convolved_layers(settings: Settings, fields: Fields) -> Fields:
     kinds = _kinds(settings, fields)
     if CONV not in kinds:
         return {}
-    length = settings.whole("conv_L_cache", 3, least=2, most=LONGEST_CONVOLUTION)
+    length = settings.integer("conv_L_cache", 3, least=2, most=LONGEST_CONVOLUTION)
     return {
         "layer_types": shortest_pattern(kinds),
         "conv_L_cache": length,
@@ -37,7 +37,7 @@ def _kinds(settings: Settings, fields: Fields) -> list[str]:
     if not settings.given(_ATTENTION):
         return [FULL] * layers
     numbers = settings.values[_ATTENTION]
-    if not isinstance(numbers, list) or not all(is_whole(each, 0) and each < layers for each in numbers):
+    if not isinstance(numbers, list) or not all(is_integer(each, 0) and each < layers for each in numbers):
         raise settings.refused(_ATTENTION, f"a list of numbers of layers, from 0 to {layers - 1}")
     with_attention = set(numbers)
     return [FULL if layer in with_attention else CONV for layer in range(layers)]
@@ -45,11 +45,11 @@ def _kinds(settings: Settings, fields: Fields) -> list[str]:
 
 def _old_settings(settings: Settings, fields: Fields) -> Fields:
     """The width of the MLP, which the file has before its adjustment, and the older name of tied embeddings."""
-    inner = settings.whole("block_ff_dim", fields["intermediate_size"])
+    inner = settings.integer("block_ff_dim", fields["intermediate_size"])
     if settings.flag("block_auto_adjust_ff_dim", default=True):
         inner, multiplier = 2 * inner // 3, "block_ffn_dim_multiplier"
         if multiplier not in settings.values or settings.given(multiplier):
-            multiple = settings.whole("block_multiple_of", 256)
+            multiple = settings.integer("block_multiple_of", 256)
             inner = -(-int(settings.number(multiplier, 1.0) * inner) // multiple) * multiple
     tied = settings.flag("tie_embedding", default=fields["tie_word_embeddings"])
     return {"intermediate_size": inner, "tie_word_embeddings": tied}
@@ -62,7 +62,7 @@ def layers_of_metadata(keys: Keys, fields: Fields) -> Fields:
         return found
     if keys.value(WINDOW):
         raise keys.refused(WINDOW, "none in a model whose layers convolve")
-    return {**found, "conv_L_cache": keys.whole("shortconv.l_cache", 3)}
+    return {**found, "conv_L_cache": keys.integer("shortconv.l_cache", 3)}
 
 
 FAMILY = Family(

@@ -14,7 +14,7 @@ from glinfer.families.settings import Settings
 def _experts(settings: Settings, fields: Fields) -> Fields:
     """The first layers, which have no experts, and how those of the others are chosen."""
     return {
-        "num_dense_layers": settings.whole("num_dense_layers", 2, least=0),
+        "num_dense_layers": settings.integer("num_dense_layers", 2, least=0),
         "use_expert_bias": settings.flag("use_expert_bias", default=True),
         "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
         "tie_word_embeddings": settings.flag("tie_embedding", default=fields["tie_word_embeddings"]),

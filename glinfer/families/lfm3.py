@@ -1,6 +1,6 @@
 """LFM3 (Liquid AI 2026): an LFM2 with norms after the branches, a gate for each head, and windows.
 
-Layers with a window have angles of their own; in the others half of the pairs turns.
+Layers with a window have their own angles; in the others half of the pairs is rotated.
 """
 
 from dataclasses import replace
@@ -22,9 +22,9 @@ def _layers(settings: Settings, fields: Fields) -> Fields:
     kinds = kinds_of(settings, "layer_types", layers, {each: each for each in (FULL, SLIDING, CONV)}, usual)
     found: Fields = {"layer_types": shortest_pattern(kinds)}
     if SLIDING in kinds:
-        found["sliding_window"] = settings.whole("sliding_window", 256)
+        found["sliding_window"] = settings.integer("sliding_window", 256)
     if CONV in kinds:
-        length = settings.whole("conv_L_cache", 7, least=2, most=LONGEST_CONVOLUTION)
+        length = settings.integer("conv_L_cache", 7, least=2, most=LONGEST_CONVOLUTION)
         found |= {"conv_L_cache": length, "conv_bias": settings.flag("conv_bias")}
     return found
 

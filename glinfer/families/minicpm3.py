@@ -32,8 +32,8 @@ def _more(settings: Settings, fields: Fields) -> Fields:
 
 
 def _angles(settings: Settings, fields: Fields) -> Fields:
-    """The angles, of the elements that turn alone."""
-    return angles(settings, {**fields, "head_dim": settings.whole("qk_rope_head_dim", _USUAL["qk_rope_head_dim"])})
+    """The angles, of the rotary elements alone."""
+    return angles(settings, {**fields, "head_dim": settings.integer("qk_rope_head_dim", _USUAL["qk_rope_head_dim"])})
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:

@@ -13,8 +13,8 @@ from glinfer.families.settings import Settings
 
 def _angles(settings: Settings, fields: Fields) -> Fields:
     """The angles; published files name the rotated elements of a head."""
-    turned = settings.whole("rotary_dim", fields["head_dim"]) / max(1, fields["head_dim"])
-    return angles(settings, {**fields, "partial_rotary_factor": turned})
+    share = settings.integer("rotary_dim", fields["head_dim"]) / max(1, fields["head_dim"])
+    return angles(settings, {**fields, "partial_rotary_factor": share})
 
 
 FAMILY = Family(

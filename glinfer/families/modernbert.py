@@ -34,17 +34,17 @@ def _local_layers(settings: Settings, fields: Fields) -> Fields:
     """The layers with a window, and its positions on both sides."""
     kinds = layer_kinds(settings, fields)
     if kinds is None:
-        each = settings.whole("global_attn_every_n_layers", _EVERY)
+        each = settings.integer("global_attn_every_n_layers", _EVERY)
         kinds = [SLIDING if layer % each else FULL for layer in range(fields["num_hidden_layers"])]
-    return {"layer_types": tuple(kinds), "sliding_window": settings.whole("local_attention", _TOKENS, least=2)}
+    return {"layer_types": tuple(kinds), "sliding_window": settings.integer("local_attention", _TOKENS, least=2)}
 
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """The same in a GGUF file; the layers without a window are the first of each period."""
-    each = keys.whole(f"{WINDOW}_pattern", _EVERY, most=LONGEST_PERIOD)
+    each = keys.integer(f"{WINDOW}_pattern", _EVERY, most=LONGEST_PERIOD)
     return {
         "layer_types": tuple(SLIDING if layer % each else FULL for layer in range(fields["num_hidden_layers"])),
-        "sliding_window": keys.whole(WINDOW, _TOKENS, least=2),
+        "sliding_window": keys.integer(WINDOW, _TOKENS, least=2),
         "rope_local_base_freq": keys.number("rope.freq_base_swa", _THETAS[SLIDING][1]),
     }
 

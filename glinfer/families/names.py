@@ -44,8 +44,8 @@ class Names:
         alpha_p, alpha_n: the full names of the learned numbers of xIELU, for positive and for negative inputs.
         router_norm, expert_norm: the norms before router and experts, if they have their own.
         shared_post_norm, expert_post_norm: the norms after the shared expert and after the others.
-        expert_scale: the full name of the factors of experts, if they have norms of their own.
-        expert_bias: the full name of the numbers that choose experts beside their shares, if layers have them.
+        expert_scale: the full name of the factors of experts, if they have their own norms.
+        expert_bias: the full name of the numbers that choose experts next to their shares, if layers have them.
         expert_sum_bias: the full name of the bias of the sum of experts, if it has one.
         dense_gate, dense_up, dense_down: the matrices of the MLP in layers without experts, if others have them.
         shared_router, shared_gate, shared_up, shared_down: the vector that weights the shared expert, and its matrices,

@@ -12,7 +12,7 @@ from glinfer.families.layer import DELTA, FULL, MLP, MOE, shortest_pattern
 from glinfer.families.names import GGUF_SCAN_NAMES, Names, scanning
 from glinfer.families.record import Family
 from glinfer.families.scans import KINDS, USUAL, kinds_of, scan_metadata, scan_sizes
-from glinfer.families.settings import Keys, Settings, is_whole
+from glinfer.families.settings import Keys, Settings, is_integer
 
 _LETTERS = {"M": DELTA, "*": FULL, "-": MLP, "E": MOE}
 _LISTED, _PATTERN = "layers_block_type", "hybrid_override_pattern"
@@ -58,7 +58,7 @@ def metadata_of_layers(keys: Keys, fields: Fields, wide: str = MLP) -> Fields:
     name, layers = "feed_forward_length", fields["num_hidden_layers"]
     widths = keys.listed(name)
     widths = widths if isinstance(widths, list) else [widths] * layers
-    if len(widths) != layers or not all(is_whole(each, 0) for each in widths) or len({*widths} - {0}) > 1:
+    if len(widths) != layers or not all(is_integer(each, 0) for each in widths) or len({*widths} - {0}) > 1:
         raise keys.refused(name, f"{layers} numbers, 0 or the same one")
     found = scan_metadata(keys, fields)
     pattern = found.get("layer_types", (FULL,))

@@ -37,8 +37,8 @@ def _has_experts(settings: Settings) -> bool:
 def _experts(settings: Settings, fields: Fields) -> Fields:
     """The widths of the other MLPs, and how experts are weighted."""
     return {
-        "dense_intermediate_size": settings.whole("intermediate_size", 21504),
-        "shared_intermediate_size": settings.whole("moe_shared_expert_intermediate_size", 7688),
+        "dense_intermediate_size": settings.integer("intermediate_size", 21504),
+        "shared_intermediate_size": settings.integer("moe_shared_expert_intermediate_size", 7688),
         "routed_scaling_factor": settings.number("routed_scaling_factor", 1.0),
         **experts.groups(settings),
     }
@@ -49,7 +49,7 @@ def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     keys.only("moe_latent_size", (0,))
     return {
         **nemotron_h.metadata_of_layers(keys, fields, wide=MOE),
-        "intermediate_size": keys.whole(_GGUF_WIDTH),
+        "intermediate_size": keys.integer(_GGUF_WIDTH),
         **experts.from_metadata(keys, fields),
     }
 

@@ -29,7 +29,7 @@ _NAMES = replace(
 
 def _layers(settings: Settings) -> tuple[str, ...]:
     """The second layer of every ``moe_every_n_layers`` has experts."""
-    every = settings.whole(_EVERY, least=2, most=LONGEST_PERIOD)
+    every = settings.integer(_EVERY, least=2, most=LONGEST_PERIOD)
     return (FULL, MOE, *(FULL,) * (every - 2))
 
 
@@ -37,7 +37,7 @@ def _of_settings(settings: Settings, fields: Fields) -> Fields:
     return {
         **nomic_bert.old_settings(settings, fields),
         "layer_types": _layers(settings),
-        "num_experts_per_tok": settings.whole("moe_top_k", 2),
+        "num_experts_per_tok": settings.integer("moe_top_k", 2),
         "mlp_bias": True,
     }
 

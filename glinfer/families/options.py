@@ -48,7 +48,7 @@ def option_fields(text: str) -> dict[str, Any]:
         try:
             values[_OPTIONS[name]] = int(number)
         except ValueError:
-            raise ConfigError(f"{name}={shown(number)} in --config; expected a whole number") from None
+            raise ConfigError(f"{name}={shown(number)} in --config; expected an integer") from None
     if values.get("tie_word_embeddings") in (0, 1):
         values["tie_word_embeddings"] = bool(values["tie_word_embeddings"])
     return values

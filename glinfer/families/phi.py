@@ -1,4 +1,4 @@
-"""Phi-1, Phi-1.5 and Phi-2 (Microsoft 2023): attention and MLP read the stream in parallel, behind one LayerNorm.
+"""Phi-1, Phi-1.5 and Phi-2 (Microsoft 2023): attention and MLP read the stream in parallel, after one LayerNorm.
 
 A part of each head is rotated, and every matrix has a bias.
 """

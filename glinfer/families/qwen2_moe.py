@@ -18,7 +18,7 @@ def _more(settings: Settings, fields: Fields) -> Fields:
 
 def _of_metadata(keys: Keys, fields: Fields) -> Fields:
     """The width of the shared expert, in older files that of a layer; weights of experts are parts of all."""
-    width = keys.whole(SHARED_WIDTH, keys.whole("feed_forward_length", fields["intermediate_size"]))
+    width = keys.integer(SHARED_WIDTH, keys.integer("feed_forward_length", fields["intermediate_size"]))
     return {**windows(keys, fields), "norm_topk_prob": False, "shared_expert_intermediate_size": width}
 
 

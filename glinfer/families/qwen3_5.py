@@ -30,15 +30,15 @@ def _delta_layers(settings: Settings, fields: Fields) -> Fields:
     if kinds is not None:
         pattern = shortest_pattern(kinds)
     else:
-        pattern = every(settings.whole(_PERIOD, 4, most=LONGEST_PERIOD), layers, DELTA, FULL)
+        pattern = every(settings.integer(_PERIOD, 4, most=LONGEST_PERIOD), layers, DELTA, FULL)
     if DELTA not in pattern:
         return {}
-    return {"layer_types": pattern, **{name: settings.whole(name, usual) for name, usual in _SIZES.items()}}
+    return {"layer_types": pattern, **{name: settings.integer(name, usual) for name, usual in _SIZES.items()}}
 
 
 def _delta_metadata(keys: Keys, fields: Fields) -> Fields:
     """The layers with the delta rule in a GGUF file, and its sizes."""
-    pattern = every(keys.whole(_PERIOD, 4, most=LONGEST_PERIOD), fields["num_hidden_layers"], DELTA, FULL)
+    pattern = every(keys.integer(_PERIOD, 4, most=LONGEST_PERIOD), fields["num_hidden_layers"], DELTA, FULL)
     if DELTA not in pattern:
         return windows(keys, fields)
     return {**windows(keys, fields), "layer_types": pattern, **rule_metadata(keys)}

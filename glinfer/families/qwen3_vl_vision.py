@@ -1,6 +1,6 @@
 """Qwen 3-VL's and 3.5's image encoder (Qwen Team 2025): patches of an image of any shape, which all see each other.
 
-Places are interpolated from a square of learned ones, and heads turn by the row and the column of their patch. After
+Positions are interpolated from a square of learned ones, and rotary angles follow the row and column of a patch. After
 the last norm neighbouring patches are joined, and two products make them a vector of the language model. Layers named
 in the configuration give further such vectors, which the first layers of the language model add to its stream.
 """

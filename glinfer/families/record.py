@@ -24,7 +24,7 @@ class Family:
         name: ``model_type``, here and in Hugging Face's configurations.
         names: the names of tensors in a checkpoint; matrices are [out, in].
         norm: RMSNorm (``rms``), or LayerNorm (``layer``), which has a bias too.
-        layer: the parts of its layers: places of norms, norms of heads, sinks, gates.
+        layer: the parts of its layers: positions of norms, norms of heads, sinks, gates.
         norm_offset: a number added to the weights of norms; GGUF files store the sum.
         uneven_gains: whether the gains of a norm differ so much that rounded matrices must not absorb them.
         positions: learned, or rotary with pairs half a head apart, or rotary with adjacent pairs.
@@ -37,8 +37,8 @@ class Family:
         share_eps: a number that its router adds to the sum of the chosen sigmoids.
         scaled_embeddings: whether embeddings are multiplied by the square root of the width.
         encodes: whether its models only embed texts: tokens see later tokens, so texts cannot be continued.
-        by_grid: whether an image encoder takes images of any shape as two frames: places of patches are interpolated,
-            and heads turn by rows and columns.
+        by_grid: whether an image encoder takes images of any shape as two frames: learned positions of patches
+            are interpolated, and rotary angles follow rows and columns.
         norm_biases: whether LayerNorm has a bias.
         biases: the matrices among ``q``, ``k``, ``v``, ``o``, ``router``, ``gate``, ``up``, ``down``, those of layers
             without experts, and ``head`` that always have a bias.
@@ -52,8 +52,8 @@ class Family:
             it only if its number of tokens is the same.
         gguf_as: the family of its models in GGUF files; missing biases are 0, and the head's bias is folded in.
         stops: tokens that end a text; empty if the model's files name ids.
-        rerank_prompt: the prompt of its generative rerankers, which they answer with "yes" or "no", with places for
-            {query} and {text}; empty for none.
+        rerank_prompt: the prompt of its generative rerankers, which they answer with "yes" or "no", with {query}
+            and {text}; empty for none.
     """
 
     name: str
@@ -144,7 +144,7 @@ class Family:
 
     @property
     def both(self) -> bool:
-        """Whether layers may have a scan beside attention."""
+        """Whether layers may have a scan next to attention."""
         return BOTH in self.usual.get("layer_types", ())
 
     @property

@@ -40,7 +40,7 @@ def scan_sizes(settings: Settings, names: tuple[str, ...], usual: Mapping[str, i
         raise settings.refused(_LIMIT, "[0, Infinity], as limits of steps are not supported")
     most = {names[4]: {"most": LONGEST_CONVOLUTION}}
     found: Fields = {
-        field: settings.whole(name, usual[field], **most.get(name, {}))
+        field: settings.integer(name, usual[field], **most.get(name, {}))
         for field, name in zip(_SIZES, names[:5], strict=True)
     }
     groups = found["linear_num_key_heads"]
@@ -68,12 +68,12 @@ def scan_metadata(keys: Keys, fields: Fields) -> Fields:
 
 def sizes_of_metadata(keys: Keys) -> Fields:
     """The sizes of a scan in a GGUF file."""
-    return {**rule_metadata(keys), "linear_norm_groups": keys.whole("ssm.group_count"), "conv_bias": True}
+    return {**rule_metadata(keys), "linear_norm_groups": keys.integer("ssm.group_count"), "conv_bias": True}
 
 
 def rule_metadata(keys: Keys) -> Fields:
     """The sizes of a delta rule or of a scan in a GGUF file."""
-    groups, heads, inner = (keys.whole(f"ssm.{each}") for each in ("group_count", "time_step_rank", "inner_size"))
+    groups, heads, inner = (keys.integer(f"ssm.{each}") for each in ("group_count", "time_step_rank", "inner_size"))
     if heads % groups:
         raise keys.refused("ssm.time_step_rank", f"a multiple of the {groups} of ssm.group_count")
     if inner % heads:
@@ -81,7 +81,7 @@ def rule_metadata(keys: Keys) -> Fields:
     return {
         "linear_num_key_heads": groups,
         "linear_num_value_heads": heads,
-        "linear_key_head_dim": keys.whole("ssm.state_size"),
+        "linear_key_head_dim": keys.integer("ssm.state_size"),
         "linear_value_head_dim": inner // heads,
-        "linear_conv_kernel_dim": keys.whole("ssm.conv_kernel"),
+        "linear_conv_kernel_dim": keys.integer("ssm.conv_kernel"),
     }

@@ -18,8 +18,8 @@ quoted = _quoting.repr
 """Quote a value or name from a file for a message, shortened if it is long."""
 
 
-def is_whole(value: object, least: int) -> bool:
-    """Whether a value is a whole number of at least ``least``, and not true or false."""
+def is_integer(value: object, least: int) -> bool:
+    """Whether a value is an integer of at least ``least``, and not true or false."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
@@ -47,7 +47,7 @@ class Settings:
 
     Attributes:
         values: the settings as the file has them.
-        label: the prefix of messages: the file, and the place of the settings in it.
+        label: the prefix of messages: the file, and the key of the settings in it.
     """
 
     values: Mapping[str, Any]
@@ -74,20 +74,20 @@ class Settings:
         """Whether a setting is present and not null."""
         return self.value(name) is not None
 
-    def whole(self, name: str, default: int | None = None, *, least: int = 1, most: int | None = None) -> int:
-        """Read a whole number; a missing one is ``default``, if that is given.
+    def integer(self, name: str, default: int | None = None, *, least: int = 1, most: int | None = None) -> int:
+        """Read an integer; a missing one is ``default``, if that is given.
 
         Raises:
-            FormatError: the setting is not a whole number, less than ``least``, more than ``most``, or missing without
+            FormatError: the setting is not an integer, less than ``least``, more than ``most``, or missing without
                 a default.
         """
         value = default if (found := self.value(name)) is None else found
         if value is None:
-            raise self.missing(name, "a whole number")
-        if not is_whole(value, least):
-            raise self.refused(name, f"a whole number of at least {least}")
+            raise self.missing(name, "an integer")
+        if not is_integer(value, least):
+            raise self.refused(name, f"an integer of at least {least}")
         if most is not None and value > most:
-            raise self.refused(name, f"a whole number from {least} to {most}")
+            raise self.refused(name, f"an integer from {least} to {most}")
         return int(value)
 
     def number(self, name: str, default: float | None = None) -> float:
@@ -188,10 +188,10 @@ class Keys(Settings):
         return value[0]
 
     def smallest(self, name: str) -> int:
-        """Read a whole number of at least 1, or the smallest in a list with one for each layer."""
+        """Read an integer of at least 1, or the smallest in a list with one for each layer."""
         value = self.listed(name)
-        if not isinstance(value, list) or not value or not all(is_whole(each, 1) for each in value):
-            return self.whole(name)
+        if not isinstance(value, list) or not value or not all(is_integer(each, 1) for each in value):
+            return self.integer(name)
         return int(min(value))
 
     def missing(self, name: str, expected: str) -> FormatError:

@@ -1,7 +1,7 @@
 """SigLIP's image encoder (Zhai et al. 2023), as in SmolVLM and Idefics 3: patches that all see each other.
 
-The table of embeddings has the learned place of each patch, to which the product of its pixels is added. After the last
-norm, neighbouring patches are joined, and one product makes them vectors of the language model.
+The table of embeddings has the learned position of each patch, to which the product of its pixels is added. After the
+last norm, neighbouring patches are joined, and one product makes them vectors of the language model.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ FAMILY = Family(
     "siglip",
     names=NAMES,
     norm="layer",
-    positions="neighbours",  # none turns: ``rotary_layers`` is (0,)
+    positions="neighbours",  # none is rotated: ``rotary_layers`` is (0,)
     gated=False,
     activation="gelu_new",
     encodes=True,

@@ -9,7 +9,7 @@ from glinfer.families.settings import Keys, Settings
 _PERIOD = 4
 
 
-def _turned_layers(settings: Settings, fields: Fields) -> Fields:
+def _rotary_layers(settings: Settings, fields: Fields) -> Fields:
     """The layers with rotary positions, as a pattern; empty for all."""
     name, layers = "no_rope_layers", fields["num_hidden_layers"]
     if settings.given(name):
@@ -18,7 +18,7 @@ def _turned_layers(settings: Settings, fields: Fields) -> Fields:
             raise settings.refused(name, f"a list of {layers} numbers, 0 for a layer without angles and 1 for others")
         pattern = shortest_pattern([int(each) for each in listed[:layers]])
     else:
-        pattern = every(settings.whole("no_rope_layer_interval", _PERIOD, most=LONGEST_PERIOD), layers, 1, 0)
+        pattern = every(settings.integer("no_rope_layer_interval", _PERIOD, most=LONGEST_PERIOD), layers, 1, 0)
     return {"rotary_layers": pattern if 0 in pattern else ()}
 
 
@@ -34,6 +34,6 @@ FAMILY = Family(
     attention_biases=("q", "k", "v", "o"),
     mlp_biases=("gate", "up", "down"),
     usual={"rotary_layers": (1, 1, 1, 0)},
-    huggingface=HuggingFace(sizes=(128256, 2048, 11008, 36, 16, 4, 0, 32768), tied=True, more=_turned_layers),
+    huggingface=HuggingFace(sizes=(128256, 2048, 11008, 36, 16, 4, 0, 32768), tied=True, more=_rotary_layers),
     gguf=Gguf("smollm3", pairs_together=True, more=_of_metadata),
 )

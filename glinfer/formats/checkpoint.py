@@ -110,11 +110,11 @@ class Checkpoint:
                     f"[{index}]; expected finite numbers only; the weights are damaged, get them again"
                 )
         for name, packed in self.packed.items():
-            place = packed.first_not_finite()
-            if place is not None:
+            found = packed.first_not_finite()
+            if found is not None:
                 raise FormatError(
                     f"{self.source}: a weight of tensor {name!r}, in {packed.format}, is NaN or infinite, first at "
-                    f"{list(place)}; expected finite numbers only; the weights are damaged, get them again"
+                    f"{list(found)}; expected finite numbers only; the weights are damaged, get them again"
                 )
 
 

@@ -54,7 +54,7 @@ class Embedding:
             good = values.keys() == usual.keys() and all(type(values[name]) is type(usual[name]) for name in usual)
             good = good and all(isinstance(prompt, str) for prompt in values["prompts"].values())
             good = good and values["default_prompt"] in ("", *values["prompts"]) and values["most_tokens"] >= 0
-            good = good and all(values["pair"].count(place) == bool(values["pair"]) for place in ("{query}", "{text}"))
+            good = good and all(values["pair"].count(mark) == bool(values["pair"]) for mark in ("{query}", "{text}"))
         except (ValueError, AttributeError, RecursionError):
             good = False
         if not good:

@@ -322,17 +322,17 @@ def _held(folder: Path, *, wait: bool) -> int:
     if not hasattr(os, "O_DIRECTORY"):  # not on Windows
         return 0
     try:
-        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return -1
-    locked = lock(place, wait=wait)
+    locked = lock(descriptor, wait=wait)
     if locked and folder.is_dir():
-        return place
-    os.close(place)
+        return descriptor
+    os.close(descriptor)
     return 0 if locked is None else -1
 
 
-def lock(place: int, *, wait: bool = False) -> bool | None:
+def lock(descriptor: int, *, wait: bool = False) -> bool | None:
     """Lock an open file or folder by its descriptor, until it is closed.
 
     Returns:
@@ -343,7 +343,7 @@ def lock(place: int, *, wait: bool = False) -> bool | None:
     except ImportError:  # not on Windows
         return None
     try:
-        fcntl.flock(place, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
         return False
     except OSError:  # some network file systems have no locks

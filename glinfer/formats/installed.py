@@ -139,5 +139,5 @@ def _folders(project: str) -> Iterator[Path]:
             spec = importlib.util.find_spec(name) if name.isidentifier() else None
         except (ImportError, ValueError):
             continue
-        places = list(spec.submodule_search_locations or []) if spec is not None else []
-        yield from (Path(place) for place in places if os.path.isdir(place))  # noqa: PTH112
+        folders = list(spec.submodule_search_locations or []) if spec is not None else []
+        yield from (Path(folder) for folder in folders if os.path.isdir(folder))  # noqa: PTH112

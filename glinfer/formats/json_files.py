@@ -57,7 +57,7 @@ def check_plain_name(name: str, what: str, beside: str) -> None:
     # Windows rules cover every separator and drive, so a plain name is plain on every system.
     if PureWindowsPath(name).name != name or name in ("", ".", ".."):
         raise FormatError(
-            f"{what} {quoted(name)} is a path; expected the plain name of a file beside {beside}; "
+            f"{what} {quoted(name)} is a path; expected the plain name of a file next to {beside}; "
             "do not trust these files"
         )
 
@@ -68,7 +68,7 @@ def check_present(names: Collection[str], source: Path, what: str, beside: str) 
     if missing:
         raise FormatError(
             f"{shown(source)}: {len(missing)} of the {len(names)} {what} it names are missing, first "
-            f"{quoted(missing[0])}; expected them beside {beside}; get the missing files"
+            f"{quoted(missing[0])}; expected them next to {beside}; get the missing files"
         )
 
 

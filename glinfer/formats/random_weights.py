@@ -36,7 +36,7 @@ def random_checkpoint(config: ModelConfig, seed: int = 0, scale: float = 0.04) -
         InputError: ``seed`` is negative or ``scale`` is not a finite number of at least 0.
     """
     if seed < 0:
-        raise InputError(f"the seed is {seed}; expected a whole number of at least 0")
+        raise InputError(f"the seed is {seed}; expected an integer of at least 0")
     if not (math.isfinite(scale) and scale >= 0):
         raise InputError(f"the scale is {scale}; expected a finite number of at least 0")
     generator = np.random.default_rng(seed)

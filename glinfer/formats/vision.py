@@ -15,7 +15,7 @@ from glinfer.errors import FormatError
 from glinfer.families import TOWERS
 from glinfer.families.huggingface import SIZES, TANH, Fields
 from glinfer.families.record import Family
-from glinfer.families.settings import Settings, is_whole, quoted
+from glinfer.families.settings import Settings, is_integer, quoted
 from glinfer.formats.checkpoint import Checkpoint, FloatArray, check_blocks
 from glinfer.formats.files import AnyPath, check_path, described_by, is_directory, shown
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, is_gguf
@@ -74,7 +74,7 @@ class Vision:
 
     @property
     def table(self) -> FloatArray:
-        """The learned places [places, width]."""
+        """The learned positions [positions, width]."""
         return self.checkpoint.floats(f"{self.checkpoint.config.family.names.embeddings}.weight")
 
 
@@ -84,7 +84,7 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
     Args:
         path: the model's file or directory.
         config: the model's shape.
-        mmproj: llama.cpp's file of an image encoder; by default the only one beside a GGUF file.
+        mmproj: llama.cpp's file of an image encoder; by default the only one next to a GGUF file.
 
     Raises:
         FormatError: the encoder of ``mmproj``, or of a supported Hugging Face model, is damaged or does not fit.
@@ -115,10 +115,10 @@ def read_vision(path: AnyPath, config: ModelConfig, mmproj: AnyPath | None = Non
 
 
 def _beside(path: Path) -> Vision | str:
-    """The encoder in the only file of one beside a GGUF file."""
+    """The encoder in the only file of one next to a GGUF file."""
     files = sorted(each for each in path.parent.glob("*.gguf") if "mmproj" in each.name.lower() and each != path)
     if len(files) > 1:
-        return f"found {len(files)} image encoders beside the model; name the file of one by mmproj= (--mmproj)"
+        return f"found {len(files)} image encoders next to the model; name the file of one by mmproj= (--mmproj)"
     try:
         return _in_gguf(files[0]) if files else _NONE
     except FormatError as error:
@@ -158,7 +158,7 @@ def _in_huggingface(path: AnyPath) -> Vision | str:
             else _NONE
         )
     settings.only("num_channels", (3, None))
-    side, scale = settings.whole("image_size", 224), Settings(values, label).whole("scale_factor", 2, most=64)
+    side, scale = settings.integer("image_size", 224), Settings(values, label).integer("scale_factor", 2, most=64)
     fields = {
         **_sizes(settings, _SIGLIP, "num_hidden_layers", "num_attention_heads", 32),
         "layer_norm_eps": settings.number("layer_norm_eps", _SIGLIP.in_huggingface.eps),
@@ -174,10 +174,10 @@ def _sizes(settings: Settings, family: Family, layers: str, heads: str, patch: i
     """The fields that both forms of encoders have, with the names of two of them and the usual side of a patch."""
     form = family.in_huggingface
     names = ("hidden_size", "intermediate_size", layers, heads)
-    found = [settings.whole(name, usual) for name, usual in zip(names, form.sizes[1:5], strict=True)]
+    found = [settings.integer(name, usual) for name, usual in zip(names, form.sizes[1:5], strict=True)]
     return {
         **dict(zip(SIZES[1:5], found, strict=True)),
-        "patch_size": settings.whole("patch_size", patch, most=MAX_IMAGE_SIDE),
+        "patch_size": settings.integer("patch_size", patch, most=MAX_IMAGE_SIDE),
         "hidden_act": settings.one_of("hidden_act", form.activations["hidden_act"], TANH),
     }
 
@@ -204,31 +204,32 @@ def _qwen_in_huggingface(config_file: Path, weights: Path, settings: Settings, *
         "layer_norm_eps": 1e-6,
         "rope_theta": Settings(angles if isinstance(angles, dict) else {}, label).number("rope_theta", 10000.0),
     }
-    scale, places = settings.whole("spatial_merge_size", 2, most=64), settings.whole("num_position_embeddings", 2304)
-    width = settings.whole("out_hidden_size", 3584)
+    scale = settings.integer("spatial_merge_size", 2, most=64)
+    count = settings.integer("num_position_embeddings", 2304)
+    width = settings.integer("out_hidden_size", 3584)
     layers = settings.values.get("deepstack_visual_indexes", _DEEP) if deep else ()
-    config = _any_shape(fields, places, scale, width, layers, label)
+    config = _any_shape(fields, count, scale, width, layers, label)
     checkpoint = _tensors(config, config_file, weights, ("visual.",))
     found = _processor(config_file.parent)
     return found if isinstance(found, str) else Vision(checkpoint, _piece(found, config))
 
 
-def _any_shape(fields: Mapping[str, Any], places: int, scale: int, width: int, deep: object, label: str) -> ModelConfig:
+def _any_shape(fields: Mapping[str, Any], count: int, scale: int, width: int, deep: object, label: str) -> ModelConfig:
     """The shape of an encoder for images of any shape, whose tokens have ``width`` numbers."""
-    layers, side = fields["num_hidden_layers"], math.isqrt(places)
+    layers, side = fields["num_hidden_layers"], math.isqrt(count)
     deep = tuple(deep) if isinstance(deep, (list, tuple)) else (None,)
     if (
-        not all(is_whole(each, 0) and each < layers for each in deep)
+        not all(is_integer(each, 0) and each < layers for each in deep)
         or list(deep) != sorted(set(deep))[:MAX_DEEP_VECTORS]
     ):
         raise FormatError(
             f"{label}: deepstack layers are {quoted(list(deep))}; expected at most {MAX_DEEP_VECTORS} of {layers}, in "
             "order"
         )
-    if side * side != places or places > MAX_PATCHES:
-        raise FormatError(f"{label}: {places} learned places; expected a square of at most {MAX_PATCHES}")
+    if side * side != count or count > MAX_PATCHES:
+        raise FormatError(f"{label}: {count} learned positions; expected a square of at most {MAX_PATCHES}")
     joined = fields["hidden_size"] * scale**2
-    further = {"vocab_size": places, "max_position_embeddings": MAX_GRID_PATCHES, "patches_per_token": scale**2}
+    further = {"vocab_size": count, "max_position_embeddings": MAX_GRID_PATCHES, "patches_per_token": scale**2}
     dense = ((joined, True, "gelu"), (width, True, "none")) * (1 + len(deep))
     config = _shape(_BY_GRID, {**fields, **further, "dense": dense, "deepstack_layers": deep}, label)
     if config.head_dim % 4:
@@ -244,12 +245,12 @@ def _piece(settings: Settings, config: ModelConfig) -> ImageForm:
         settings.only(name, (number, None))
     size = settings.value("size")
     limits = [
-        Settings(size if isinstance(size, dict) else {}, f"{settings.label}: size").whole(name, usual)
+        Settings(size if isinstance(size, dict) else {}, f"{settings.label}: size").integer(name, usual)
         if settings.value(other) is None
-        else settings.whole(other)
+        else settings.integer(other)
         for name, (usual, other) in _SIZES.items()
     ]
-    number = settings.whole("resample", _BICUBIC, least=0, most=_BICUBIC)
+    number = settings.integer("resample", _BICUBIC, least=0, most=_BICUBIC)
     mean, std = (_colours(settings, name, _CLIP[name]) for name in ("image_mean", "image_std"))
     return _piece_form(config, limits, number, mean, std)
 
@@ -287,7 +288,7 @@ def _form(settings: Settings, side: int) -> ImageForm:
     square, whole = (_edge(settings, name, usual) for name, usual in (("max_image_size", side), ("size", 4 * side)))
     if square != side:
         raise settings.refused("max_image_size", f"{side}, the side of the encoder's images")
-    number = settings.whole("resample", _LANCZOS, least=0, most=_BICUBIC)
+    number = settings.integer("resample", _LANCZOS, least=0, most=_BICUBIC)
     mean, std = (_colours(settings, name) for name in ("image_mean", "image_std"))
     return ImageForm(side, whole, settings.flag("do_image_splitting", default=True), number, mean, std)
 
@@ -297,7 +298,7 @@ def _edge(settings: Settings, name: str, usual: int) -> int:
     found = settings.value(name)
     if found is None:
         return usual
-    if not isinstance(found, dict) or not is_whole(found.get("longest_edge"), 1):
+    if not isinstance(found, dict) or not is_integer(found.get("longest_edge"), 1):
         raise settings.refused(name, "an object with longest_edge")
     return min(MAX_IMAGE_SIDE, int(found["longest_edge"]))
 
@@ -331,21 +332,21 @@ def _in_gguf(path: AnyPath) -> Vision:
     top.only("clip.use_silu", (False,))
     vision = {key.removeprefix("clip.vision."): value for key, value in file.metadata.items()}
     keys = Settings(vision, f"{file.source}: clip.vision")
-    side, width = keys.whole("image_size"), keys.whole("projection_dim")
+    side, width = keys.integer("image_size"), keys.integer("projection_dim")
     fields: dict[str, Any] = {
-        "hidden_size": keys.whole("embedding_length"),
-        "intermediate_size": keys.whole("feed_forward_length"),
-        "num_hidden_layers": keys.whole("block_count"),
-        "num_attention_heads": keys.whole("attention.head_count"),
-        "patch_size": keys.whole("patch_size", most=MAX_IMAGE_SIDE),
+        "hidden_size": keys.integer("embedding_length"),
+        "intermediate_size": keys.integer("feed_forward_length"),
+        "num_hidden_layers": keys.integer("block_count"),
+        "num_attention_heads": keys.integer("attention.head_count"),
+        "patch_size": keys.integer("patch_size", most=MAX_IMAGE_SIDE),
         "layer_norm_eps": keys.number("attention.layer_norm_epsilon"),
     }
     if kind != "idefics3":
         return _qwen_in_gguf(file, keys, fields, width)
     fields["dense"] = ((width, False, "none"),)
-    config = _fitting(fields, side, keys.whole("projector.scale_factor", most=64), file.source)
+    config = _fitting(fields, side, keys.integer("projector.scale_factor", most=64), file.source)
     mean, std = (_colours(keys, name) for name in ("image_mean", "image_std"))
-    longest = min(MAX_IMAGE_SIDE, keys.whole("preproc_image_size", 4 * side))
+    longest = min(MAX_IMAGE_SIDE, keys.integer("preproc_image_size", 4 * side))
     names, down = _SIGLIP.in_gguf.names, file.tensors.get("v.blk.0.ffn_down.weight")
     if down is not None and down.shape[-1] == config.hidden_size != config.intermediate_size:
         names = replace(names, up=names.down, down=names.up)  # older conversions have the two names reversed
@@ -360,8 +361,8 @@ def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], wid
     """
     flags, names = keys.values.get("is_deepstack_layers", []), _BY_GRID.in_gguf.names
     deep = tuple(layer for layer, flag in enumerate(flags) if flag) if isinstance(flags, list) else ()
-    places, scale = keys.whole("image_size") // fields["patch_size"], keys.whole("spatial_merge_size", 2, most=64)
-    config = _any_shape(fields, places**2, scale, width, deep, file.source)
+    side, scale = keys.integer("image_size") // fields["patch_size"], keys.integer("spatial_merge_size", 2, most=64)
+    config = _any_shape(fields, side**2, scale, width, deep, file.source)
     # Files have the numbers of layers in the names, glinfer those of the vectors.
     prefix = names.dense_norm.removesuffix("norm")
     renamed = {prefix.format(layer): prefix.format(number) for number, layer in enumerate(deep)}
@@ -376,7 +377,7 @@ def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], wid
     frames = np.stack([first.floats(), second.floats()], axis=2).astype("<f4")
     tensors[name] = GgufTensor(name, "F32", frames.shape, frames.reshape(-1).view(np.uint8))
     checkpoint = checked_parts(config, replace(file, tensors=tensors), names)
-    limits = [keys.whole(f"image_{other}", usual) for usual, other in _SIZES.values()]
+    limits = [keys.integer(f"image_{other}", usual) for usual, other in _SIZES.values()]
     mean, std = (_colours(keys, each) for each in ("image_mean", "image_std"))
     return Vision(checkpoint, _piece_form(config, limits, _BICUBIC, mean, std))
 
@@ -384,7 +385,7 @@ def _qwen_in_gguf(file: GgufFile, keys: Settings, fields: Mapping[str, Any], wid
 def image_metadata(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
     """The metadata of a language model's images for a GGUF file: what the model's own files say of them.
 
-    These are the sections of rotary pairs, and how many vectors the encoder of a Qwen3-VL gives beside a token's first.
+    These are the sections of rotary pairs, and how many vectors a Qwen3-VL encoder gives besides a token's first.
     """
     form, deep = config.family.gguf, None
     if form is None or not form.sections or not (is_gguf(path) or _has_config(path)):
@@ -401,7 +402,7 @@ def image_metadata(path: AnyPath, config: ModelConfig) -> dict[str, Any]:
 
 
 def _has_config(path: AnyPath) -> bool:
-    """Whether there is a configuration of Hugging Face in a directory, or beside a file of weights."""
+    """Whether there is a configuration of Hugging Face in a directory, or next to a file of weights."""
     beside = Path(path).name.endswith((".json", ".safetensors"))
     return is_directory(path) or (beside and (Path(path).parent / "config.json").is_file())
 
@@ -427,7 +428,7 @@ def _given_sections(path: AnyPath) -> tuple[object, str]:
 
 
 def _checked_sections(found: object, label: str) -> tuple[int, ...]:
-    """Three whole numbers, or more; FormatError for others."""
-    if not isinstance(found, (list, tuple)) or len(found) < 3 or not all(is_whole(each, 0) for each in found):
-        raise FormatError(f"{label}: sections of rotary pairs are {quoted(found)}; expected three whole numbers")
+    """Three integers, or more; FormatError for others."""
+    if not isinstance(found, (list, tuple)) or len(found) < 3 or not all(is_integer(each, 0) for each in found):
+        raise FormatError(f"{label}: sections of rotary pairs are {quoted(found)}; expected three integers")
     return tuple(found[:3])

@@ -152,7 +152,7 @@ def _passing_folder() -> Path:
 def _model_in(folder: Path, path: AnyPath, names: Iterable[str]) -> Path:
     """The folder itself, or its only subfolder that has a model, by the names of the files in it.
 
-    A subfolder beside modules or weights has a part of a model, such as ``1_Pooling``.
+    A subfolder next to modules or weights has a part of a model, such as ``1_Pooling``.
     """
     files = list(map(PurePosixPath, names))
     beside = {file.name for file in files if len(file.parts) == 1}
@@ -161,7 +161,7 @@ def _model_in(folder: Path, path: AnyPath, names: Iterable[str]) -> Path:
     found = [file.parent for file in files if file.name == _CONFIG and len(file.parts) == 2]
     is_part = any(name == MODULES or name.endswith((".safetensors", ".bin")) for name in beside)
     if is_part or len(found) != 1:
-        raise FormatError(f"{shown(path)}: found no model in it; expected one {_CONFIG} with the weights beside it")
+        raise FormatError(f"{shown(path)}: found no model in it; expected one {_CONFIG} with the weights next to it")
     return folder / found[0]
 
 
@@ -211,9 +211,9 @@ def _write(packed: zipfile.ZipFile, entries: Iterable[zipfile.ZipInfo], folder: 
     for entry in entries:
         if entry.is_dir():
             continue
-        place = folder / entry.filename
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with packed.open(entry) as source, place.open("xb") as out:
+        target = folder / entry.filename
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with packed.open(entry) as source, target.open("xb") as out:
             shutil.copyfileobj(source, out, _CHUNK)
 
 

@@ -169,7 +169,7 @@ class Device(Closing):
         self.api = api
         self.draws_issued = 0
         self.rate: float | None = None
-        self._fence: int | None = None  # after the last run that took a place in the queue
+        self._fence: int | None = None  # after the last run in the queue
         require, version = (300, "ES 3.0") if api == "es" else (330, "3.3")
         try:
             self.gl: Any = moderngl.create_context(require=require, context=cast(Any, native))
@@ -407,7 +407,7 @@ def _open_desktop(index: int, limits: Limits | None) -> Device:
             native = glcontext.default_backend()(**settings)
     except Exception as error:  # glcontext raises bare Exception
         raise ContextError(
-            f"no desktop OpenGL 3.3 context opens ({error}); on Debian and Ubuntu it needs libgl1 beside libegl1"
+            f"no desktop OpenGL 3.3 context opens ({error}); on Debian and Ubuntu it needs libgl1 next to libegl1"
         ) from None
     return hand_over(native, "desktop", limits)
 

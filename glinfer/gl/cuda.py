@@ -19,7 +19,7 @@ _DEVICE_UUID = 0x335C
 
 @dataclass(frozen=True)
 class CudaName:
-    """The place of a device in EGL's list, its number in CUDA, and its UUID, such as ``GPU-1b2c…``; or None."""
+    """The index of a device in EGL's list, its number in CUDA, and its UUID, such as ``GPU-1b2c…``; or None."""
 
     index: int
     ordinal: int | None

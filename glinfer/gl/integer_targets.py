@@ -50,7 +50,7 @@ def rewritten(text: str, halves: Collection[str], targets: Sequence[str]) -> tup
         targets: format names of the layouts of its outputs, by location.
 
     Returns:
-        The shader, line by line in the place of ``text``, and the lines to put after it.
+        The shader, line by line instead of ``text``, and the lines to put after it.
     """
 
     def declared(found: re.Match[str]) -> str:
@@ -62,16 +62,16 @@ def rewritten(text: str, halves: Collection[str], targets: Sequence[str]) -> tup
         return " ".join(f"uniform {kind} {', '.join(group)};" for kind, group in kinds if group)
 
     # Its targets have the names y0, y1, …
-    names = {str(place): f"y{place}" for place in range(len(targets))}
+    names = {str(index): f"y{index}" for index in range(len(targets))}
     names |= {location or "0": name for location, _, name in _OUTPUT.findall(text)}
     text = _OUTPUT.sub(r"\2 \3;", _UNIFORMS.sub(declared, text))
     for word, other in _WORDS.items():
         text = re.sub(word, other, text)
-    floats = [(place, names[str(place)], *_BITS[form]) for place, form in enumerate(targets) if form in _BITS]
+    floats = [(index, names[str(index)], *_BITS[form]) for index, form in enumerate(targets) if form in _BITS]
     return text, [
-        *(f"layout(location = {place}) out {kind} bits{place};" for place, _, kind, _ in floats),
+        *(f"layout(location = {index}) out {kind} bits{index};" for index, _, kind, _ in floats),
         "void main() {",
         "    computed();",
-        *(f"    bits{place} = {to_bits}(vec4({name}));" for place, name, _, to_bits in floats),
+        *(f"    bits{index} = {to_bits}(vec4({name}));" for index, name, _, to_bits in floats),
         "}",
     ]

@@ -43,7 +43,7 @@ class Pretence:
     Attributes:
         about: a description.
         limits, extensions: its limits, None for the driver's, and whether it has the driver's extensions.
-        whole_numbers, floats: change uniforms of that type.
+        integers, floats: change uniforms of that type.
         texels: changes texels on their way to the driver, given their numbers.
         reads: changes texels that are read; given [count, 4] numbers.
         shader: a pattern in shaders, and what stands there instead.
@@ -57,7 +57,7 @@ class Pretence:
     about: str
     limits: Limits | None = None
     extensions: bool = True
-    whole_numbers: Callable[[Numbers], Numbers] | None = None
+    integers: Callable[[Numbers], Numbers] | None = None
     floats: Callable[[Numbers], Numbers] | None = None
     texels: Callable[[Numbers], Numbers] | None = None
     reads: Callable[[Numbers], Numbers] | None = None
@@ -83,7 +83,7 @@ def _halves(numbers: Numbers) -> Numbers:
 PRETENCES: Mapping[str, Pretence] = {
     "webgl2": Pretence("WebGL2's guaranteed minimum, without extensions", Limits.webgl2_minimum(), extensions=False),
     "slow": Pretence("a GPU that is slower than the CPU", renderer="V3D 7.1"),
-    "short": Pretence("integer uniforms of 16 bits", whole_numbers=lambda x: x.astype(np.int16)),
+    "short": Pretence("integer uniforms of 16 bits", integers=lambda x: x.astype(np.int16)),
     "half": Pretence("float uniforms of 16 bits", floats=_halves),
     "short-words": Pretence("words of textures with 16 bits", texels=_short),
     "half-texels": Pretence("float textures of 16 bits", texels=_halves),
@@ -136,9 +136,9 @@ class PretendedContext:
             "glGetFloatv": ((None, c_uint32, POINTER(c_float)), self._floats),
             "glDrawArraysInstanced": ((None, c_uint32, *[c_int32] * 3), self._draw),
         }
-        if pretence.whole_numbers is not None:
+        if pretence.integers is not None:
             kinds = {"glUniform1iv": c_int32, "glUniform1uiv": c_uint32}
-            self._wrapped |= {name: self._uniform(kind, pretence.whole_numbers) for name, kind in kinds.items()}
+            self._wrapped |= {name: self._uniform(kind, pretence.integers) for name, kind in kinds.items()}
         if pretence.floats is not None:
             self._wrapped["glUniform1fv"] = self._uniform(c_float, pretence.floats)
         if pretence.texels is not None:
@@ -153,7 +153,7 @@ class PretendedContext:
         self._wrapped["glDrawBuffers"] = ((None, c_int32, c_void_p), self._targets)
 
     def load(self, name: str) -> int:
-        """The address of a function, or of one in its place; 0 if the driver has none."""
+        """The address of a function, or of its replacement; 0 if the driver has none."""
         address = self._native.load(name)
         if not address or name not in self._wrapped:
             return address
@@ -205,14 +205,14 @@ class PretendedContext:
         return (None, c_int32, c_int32, POINTER(kind)), changed
 
     def _image(self, width: int, height: int) -> Callable[..., None]:
-        """Changes an upload; the arguments of its width and height are at these places."""
+        """Changes an upload; the arguments of its width and height have these indices."""
 
         def changed(real: Any, *given: int) -> None:
-            *place, pixels, kind, data = given
+            *region, pixels, kind, data = given
             numbers = self._texels(given[width], given[height], pixels, kind, data)
             if numbers is not None and self._pretence.texels is not None:
                 numbers = self._pretence.texels(numbers).astype(numbers.dtype)
-            real(*place, pixels, kind, data if numbers is None else numbers.ctypes.data)
+            real(*region, pixels, kind, data if numbers is None else numbers.ctypes.data)
 
         return changed
 
@@ -233,7 +233,7 @@ class PretendedContext:
             numbers[...] = self._pretence.reads(numbers.copy())
 
     def _source(self, real: Any, shader: int, count: int, texts: Any, lengths: Any) -> None:
-        text = b"".join(texts[place] for place in range(count)).decode()
+        text = b"".join(texts[index] for index in range(count)).decode()
         pattern, instead = self._pretence.shader or ("", "")
         real(shader, 1, (c_char_p * 1)(re.sub(pattern, instead, text).encode()), None)
 

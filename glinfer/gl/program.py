@@ -32,7 +32,7 @@ OWN = "own"
 DESKTOP_VERSION = "common/desktop_version.glsl"
 _INCLUDE = re.compile(r'^\s*#include\s+"([^"]+)"\s*$')
 # Mesa: "0:12(5): error", NVIDIA: "0(12) : error", ANGLE: "ERROR: 0:12:".
-_PLACE = re.compile(r"\S+:\d+: ")
+_LOCATION = re.compile(r"\S+:\d+: ")
 _LOG_LINE = re.compile(r"\b0[:(](\d+)[:()]")
 
 
@@ -95,11 +95,11 @@ def load_source(
 def integer_form(source: Source, halves: Collection[str], targets: Sequence[str]) -> Source:
     """A fragment shader for renderers that cannot render to floats; see :func:`rewritten`."""
     lines = source.text.splitlines()
-    start = next(place for place, line in enumerate(lines) if not line.startswith(("#version", "#extension")))
+    start = next(number for number, line in enumerate(lines) if not line.startswith(("#version", "#extension")))
     common = _read(shader_root(), INTEGER_TARGETS, INTEGER_TARGETS)[1].splitlines()
-    places = [(INTEGER_TARGETS, number) for number in range(1, len(common) + 1)]
+    locations = [(INTEGER_TARGETS, number) for number in range(1, len(common) + 1)]
     text, after = rewritten("\n".join(lines[start:]), halves, targets)
-    origin = (*source.origin[:start], *places, *source.origin[start:])
+    origin = (*source.origin[:start], *locations, *source.origin[start:])
     return Source("\n".join([*lines[:start], *common, text, *after]) + "\n", origin)
 
 
@@ -216,7 +216,7 @@ class Program(GLObject):
             device.check(f"compiling {shader}", grave_only=True)
             source = vertex if "vertex_shader" in str(error).splitlines() else fragment
             said = explain(str(error), source)
-            raise ShaderError(said if _PLACE.match(said) else f"{shader}.frag: {said}") from None
+            raise ShaderError(said if _LOCATION.match(said) else f"{shader}.frag: {said}") from None
         self.uniform_names = frozenset(self._uniforms) - frozenset(samplers)
 
     def expect_samples(self, sampler: str, format_name: str) -> None:
@@ -253,7 +253,7 @@ class Program(GLObject):
         try:
             self._uniforms[name].value = value
         except (struct.error, TypeError, OverflowError):  # moderngl packs the value by the uniform's type
-            kind = "a whole number of 32 bits" if self._uniforms[name].fmt.endswith(("i", "I")) else "a number"
+            kind = "an integer of 32 bits" if self._uniforms[name].fmt.endswith(("i", "I")) else "a number"
             raise PlanError(f"shader {self.shader}: uniform {name!r} is {value!r}; expected {kind}") from None
         self.values[name] = value
 

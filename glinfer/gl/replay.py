@@ -23,7 +23,7 @@ RunValues = Mapping[str, int | float]
 Call = tuple[Callable[..., object], tuple[Any, ...] | None]
 """A function to call, and its arguments; None for the run values."""
 Watched = Mapping[int, bool]
-"""Places of draws that a :class:`glinfer.gl.sentinel.Sentinel` watches, each with whether for the first time."""
+"""Indices of draws that a :class:`glinfer.gl.sentinel.Sentinel` watches, each with whether for the first time."""
 _NONE: Watched = {}
 _MANY_ROWS = 64  # a draw of this many rows may keep other threads waiting too long
 
@@ -219,20 +219,20 @@ class Tape:
             device: of the draws.
             draws: in order.
             flush_every: the driver starts work after this number of draws; with 0 it may wait for the readback.
-            after: called after each draw with its place; it must change no binding.
+            after: called after each draw with its index; it must change no binding.
         """
         self.draws, self._device, state = tuple(draws), device, _State()
-        self._renders: list[int] = []  # the place of each draw's last call
+        self._renders: list[int] = []  # the index of each draw's last call
         calls: list[Call] = []
-        for place, draw in enumerate(self.draws):
+        for index, draw in enumerate(self.draws):
             calls += state.calls(draw)
             self._renders.append(len(calls) - 1)
             if _waits(draw):
                 calls.append((device.raw.finish, ()))
-            elif flush_every and (place + 1) % flush_every == 0:
+            elif flush_every and (index + 1) % flush_every == 0:
                 calls.append((device.raw.flush, ()))
             if after is not None:
-                calls.append((after, (place,)))
+                calls.append((after, (index,)))
         self._calls = tuple(calls)
 
     def run(self, values: RunValues, watched: Watched = _NONE, within: Rectangle | None = None) -> int:
@@ -265,11 +265,11 @@ class Tape:
         """Issue the draws as :meth:`run` does, but leave the last one's state and errors for the caller to see."""
         device, calls, done = self._device, self._calls, 0
         device.activate()
-        for place, first_time in sorted(watched.items()):
-            render = self._renders[place]
+        for index, first_time in sorted(watched.items()):
+            render = self._renders[index]
             _make(calls[done:render], values)
             done = render + 1
-            self.draws[place].watch(values, partial(_make, calls[render:done], values), first_time=first_time)
+            self.draws[index].watch(values, partial(_make, calls[render:done], values), first_time=first_time)
         _make(calls[done:], values)
         device.draws_issued += len(self.draws)
 

@@ -111,7 +111,7 @@ class GLState:
         """The names of the textures that the first ``count`` colour attachments render to, 0 for none."""
         if not self._raw.integer(_GL_DRAW_FRAMEBUFFER_BINDING):
             return [0] * count
-        return [self._target(GL_COLOR_ATTACHMENT0 + place) for place in range(count)]
+        return [self._target(GL_COLOR_ATTACHMENT0 + index) for index in range(count)]
 
     def _target(self, attachment: int) -> int:
         value = (c_int32 * 1)()

@@ -144,7 +144,7 @@ class Texture(GLObject):
         if not (first >= 0 and 1 <= rows <= layout.rows - first):
             raise PlanError(f"{self.name} has no rows {first} to {first + rows - 1}; it has {layout.rows}")
         if isinstance(layout, BlockLayout):
-            x, y = layout.places(rows, first)
+            x, y = layout.texels_of(rows, first)
             left, bottom = int(x.min()), int(y.min())
             width, height = int(x.max()) - left + 1, int(y.max()) - bottom + 1
             texels = self.framebuffer.read(0, width, height, left, bottom)

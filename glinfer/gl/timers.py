@@ -97,9 +97,9 @@ class TimestampQueries(GLObject):
             generate(count, self.gl)
             device.check(f"making {count} queries")
 
-    def stamp(self, place: int) -> None:
-        """Record the renderer's clock as timestamp ``place`` when all commands so far are done."""
-        self._counter(self.gl[place], GL_TIMESTAMP)
+    def stamp(self, index: int) -> None:
+        """Record the renderer's clock as timestamp ``index`` when all commands so far are done."""
+        self._counter(self.gl[index], GL_TIMESTAMP)
 
     def now(self) -> int:
         """The renderer's clock in nanoseconds, now; 0 if it cannot be read."""
@@ -217,11 +217,11 @@ class TimestampTimer(Timer):
         before, clock, after = time.perf_counter_ns(), self.queries.now(), time.perf_counter_ns()
         return (before + after) // 2 - clock if clock else 0
 
-    def _stamp(self, place: int) -> None:
-        """Stamp after the draw of this place."""
+    def _stamp(self, index: int) -> None:
+        """Stamp after the draw with this index."""
         self._issued.append((self._began, time.perf_counter_ns()))
-        self.queries.stamp(place + 1)
-        if self._again[place] or (self._flush_every and (place + 1) % self._flush_every == 0):
+        self.queries.stamp(index + 1)
+        if self._again[index] or (self._flush_every and (index + 1) % self._flush_every == 0):
             self.device.raw.flush()
         self._began = time.perf_counter_ns()
 
@@ -252,8 +252,8 @@ class FenceTimer(Timer):
         end = time.perf_counter_ns()
         return Timeline(start, end, tuple(self._issued), tuple(self._bounds), self.fence_ns)
 
-    def _fence(self, place: int) -> None:
-        """Wait for the draw of this place."""
+    def _fence(self, index: int) -> None:
+        """Wait for the draw with this index."""
         issued = time.perf_counter_ns()
         self._issued.append((self._bounds[-1], issued))
         self.device.raw.finish()

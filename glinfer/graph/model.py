@@ -255,11 +255,11 @@ class Graph:
             self.config.hidden_size,
         )
         linear = partial(self._linear, "projection", layer=number)
-        turned = of.head_dim - rank
+        rotary = of.head_dim - rank
         return LatentAttention(
             linear(low, width, letter="q_a") if low else None,
             self._norm("head_norm", number, "q_a", low) if low else None,
-            linear(heads * (widths.key + turned), low or width, letter="q_b" if low else "q"),
+            linear(heads * (widths.key + rotary), low or width, letter="q_b" if low else "q"),
             linear(of.head_dim, width, letter="kv_a"),
             self._norm("head_norm", number, "kv_a", rank),
             linear(heads * (widths.key + widths.value), rank, letter="kv_b"),

@@ -140,8 +140,8 @@ class LatentAttention(Node):
 
     Attributes:
         low, low_norm: the vector of queries and its norm, where there is one.
-        q: the queries; each head has the elements that stay, then those that turn.
-        latent: the latent, then the elements of a key that turn.
+        q: the queries; each head has the elements that stay, then the rotary ones.
+        latent: the latent, then the rotary elements of a key.
         latent_norm: the norm of the latent.
         kv: of each head its key, then its values.
         out: the product of the results.
@@ -195,7 +195,7 @@ class Convolution(Node):
 
 @dataclass(frozen=True)
 class DeltaMixing(Node):
-    """The gated delta rule, or the scan of Mamba-2, behind a convolution.
+    """The gated delta rule, or the scan of Mamba-2, after a convolution.
 
     Attributes:
         qkv, z, b, a: the products of channels, gates, shares and decays; a scan has no shares.
@@ -257,7 +257,7 @@ class Mlp(Node):
 
 @dataclass(frozen=True)
 class ExpertNorms(Node):
-    """Norms of experts beside those of their branch.
+    """Norms of experts next to those of their branch.
 
     Attributes:
         router, experts: the norms before them, in place of the branch's; the router's input is divided by the root of
@@ -308,7 +308,7 @@ class ExpertMlps(Node):
 
     @property
     def apart(self) -> Mlp | None:
-        """The MLP of all tokens if it has passes of its own: it has no weight, or another width than the others."""
+        """The MLP of all tokens if it has its own passes: it has no weight, or another width than the others."""
         return self.shared if self.shared_router is None or self.choice.apart else None
 
 

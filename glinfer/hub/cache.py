@@ -39,11 +39,11 @@ class Origin:
 def origin_of(path: AnyPath) -> Origin | None:
     """The repository and the commit of a file or folder in a cache of the hub; None for any other path."""
     parts = Path(os.path.abspath(path)).parts  # noqa: PTH100 (links are not followed: they lead to the blobs)
-    for place in range(len(parts) - 1, 1, -1):
-        folder, inner, commit = parts[place - 2 : place + 1]
+    for index in range(len(parts) - 1, 1, -1):
+        folder, inner, commit = parts[index - 2 : index + 1]
         if inner == "snapshots" and folder.startswith(_PREFIX) and COMMIT.fullmatch(commit):
             repo = folder.removeprefix(_PREFIX).replace("--", "/")
-            return Origin(repo, commit, "/".join(parts[place + 1 :]))
+            return Origin(repo, commit, "/".join(parts[index + 1 :]))
     return None
 
 
@@ -76,14 +76,14 @@ class RepositoryCache:
         self._root = hub_folder() if root is None else root
         self.folder = self._root / f"{_PREFIX}{repo.replace('/', '--')}"
 
-    def place(self, commit: str, path: str = "") -> Path:
+    def path(self, commit: str, path: str = "") -> Path:
         """The path of a repository's file or folder in the cache, which may not exist yet."""
         return self.folder / "snapshots" / commit / path
 
     def has(self, commit: str, file: RemoteFile) -> bool:
         """Whether a file exists with its expected size."""
         with contextlib.suppress(OSError):
-            return self.place(commit, file.path).stat().st_size == file.size
+            return self.path(commit, file.path).stat().st_size == file.size
         return False
 
     def blob(self, file: RemoteFile, ending: str = "") -> Path:
@@ -108,9 +108,9 @@ class RepositoryCache:
         ``start`` is a file with the first ``count`` bytes, which are then not fetched again.
         """
         lock = self._root / ".locks" / self.folder.name / f"{file.digest}.lock"
-        place, blob, partial = self.place(repository.commit, file.path), self.blob(file), self.blob(file, ".incomplete")
+        path, blob, partial = self.path(repository.commit, file.path), self.blob(file), self.blob(file, ".incomplete")
         with disk_errors(repository.name, self.folder):
-            for each in (lock, blob, place):
+            for each in (lock, blob, path):
                 each.parent.mkdir(parents=True, exist_ok=True)
             with require_hub(repository.name).utils.WeakFileLock(lock):
                 if not blob.is_file() or blob.stat().st_size != file.size:
@@ -119,11 +119,11 @@ class RepositoryCache:
                             partial.write_bytes(source.read(count))
                     self._complete(repository, file, partial)
                     partial.replace(blob)
-                place.unlink(missing_ok=True)
+                path.unlink(missing_ok=True)
                 try:
-                    place.symlink_to(os.path.relpath(blob, place.parent))
+                    path.symlink_to(os.path.relpath(blob, path.parent))
                 except (OSError, NotImplementedError):  # few users of Windows may create symbolic links
-                    place.hardlink_to(blob)
+                    path.hardlink_to(blob)
 
     def _complete(self, repository: Repository, file: RemoteFile, partial: Path) -> None:
         """Fetch the missing bytes, and once all bytes if those of an earlier download are wrong."""
@@ -152,10 +152,10 @@ class RepositoryCache:
     def remember(self, revision: str, commit: str) -> None:
         """Record the commit of a revision, so that the same name finds the model offline."""
         if self.commit_of(revision) != commit:
-            place = self.folder / "refs" / revision
+            path = self.folder / "refs" / revision
             with contextlib.suppress(OSError, GlinferError):  # a shared cache may be read-only
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with replacing(place) as new:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(path) as new:
                     new.write_text(commit, encoding="ascii")
 
     def repository(self, name: HubName) -> Repository | None:
@@ -163,7 +163,7 @@ class RepositoryCache:
         commit = self.commit_of(name.revision)
         if commit is None:
             return None
-        snapshot, files = self.place(commit), {}
+        snapshot, files = self.path(commit), {}
         for path in snapshot.glob("**/*"):
             inside = path.relative_to(snapshot).as_posix()
             if is_plain_path(inside) and path.is_file():
@@ -240,11 +240,11 @@ def remove(name: HubName, chosen: dict[str, list[str]] | None = None) -> tuple[l
 
 def _unlink(cache: RepositoryCache, commit: str, path: str) -> int:
     """Remove a file's name, and its blob if no other name links to it; return the number of freed bytes."""
-    place = cache.place(commit, path)
-    blob, size = Path(os.path.realpath(place)), place.stat().st_size
-    place.unlink()
+    name = cache.path(commit, path)
+    blob, size = Path(os.path.realpath(name)), name.stat().st_size
+    name.unlink()
     shared = any(os.path.realpath(other) == str(blob) for other in cache.folder.glob("snapshots/**/*"))
-    if shared or blob == place:
+    if shared or blob == name:
         return 0 if shared else size
     blob.unlink(missing_ok=True)
     return size

@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from glinfer.errors import HubError
-from glinfer.families.settings import is_whole, quoted
+from glinfer.families.settings import is_integer, quoted
 from glinfer.formats.files import is_plain_path, shown
 from glinfer.formats.huggingface.files import CONFIG, GENERATION_CONFIG, INDEX, WEIGHTS
 from glinfer.formats.packed import PACKED_FORMATS
@@ -118,7 +118,7 @@ def _listed(entry: object) -> RemoteFile | None:
     path, size, digest, form = entry.get("rfilename"), entry.get("size"), entry.get("blobId"), COMMIT
     if isinstance(large := entry.get("lfs"), dict):
         size, digest, form = large.get("size"), large.get("sha256"), _SHA256
-    if not isinstance(path, str) or not is_plain_path(path) or not isinstance(size, int) or not is_whole(size, 0):
+    if not isinstance(path, str) or not is_plain_path(path) or not isinstance(size, int) or not is_integer(size, 0):
         return None
     if not isinstance(digest, str) or not form.fullmatch(digest) or size > MAX_HUB_FILE_BYTES:
         return None

@@ -48,7 +48,7 @@ class Found(NamedTuple):
     @property
     def path(self) -> Path:
         """The file or folder in the cache to open."""
-        return self.cache.place(self.repository.commit, self.chosen.opened)
+        return self.cache.path(self.repository.commit, self.chosen.opened)
 
     @property
     def is_whole(self) -> bool:
@@ -108,7 +108,7 @@ def _check_and_fetch(found: Found, needed: int, check: Check | None, tell: Calla
         what = f"needs {needed / 1e9:.2f} GB, but the disk of {shown(hub_folder())} has {free / 1e9:.2f} GB free"
         raise HubError(f"{repository.name}: the download {what}; make room, or set HF_HOME to another disk")
     with header_copy(repository, chosen.files) as (copy, counts):
-        needs = check(copy.place(repository.commit, chosen.opened), _weight_bytes(chosen)) if check is not None else ""
+        needs = check(copy.path(repository.commit, chosen.opened), _weight_bytes(chosen)) if check is not None else ""
         if tell is not None:
             room = "" if free is None else f"{free / 1e9:,.1f} GB free on the disk"
             title = " ".join(filter(None, (repository.name.repo, chosen.quant)))
@@ -116,7 +116,7 @@ def _check_and_fetch(found: Found, needed: int, check: Check | None, tell: Calla
             tell(f"fetching {title} at {repository.commit[:7]}: {'; '.join(facts)}")
         for file in chosen.files:
             if not cache.has(repository.commit, file):
-                cache.fetch(repository, file, copy.place(repository.commit, file.path), counts[file])
+                cache.fetch(repository, file, copy.path(repository.commit, file.path), counts[file])
 
 
 def _weight_bytes(chosen: Chosen) -> int:
@@ -135,7 +135,7 @@ def header_of(name: AnyPath, *, check: Check | None = None) -> Iterator[Describe
         yield Described(find_local(name) if found is None else found.path, is_copy=False)
         return
     with header_copy(found.repository, found.chosen.files) as (copy, _):
-        path = copy.place(found.repository.commit, found.chosen.opened)
+        path = copy.path(found.repository.commit, found.chosen.opened)
         if check is not None:
             check(path, _weight_bytes(found.chosen))
         yield Described(path, is_copy=True)
@@ -172,7 +172,7 @@ def find(name: HubName) -> Found:
 
     def shards_of(index: RemoteFile) -> Iterable[str]:
         with header_copy(repository, [index]) as (copy, _):
-            return weight_map(copy.place(repository.commit, index.path)).values()
+            return weight_map(copy.path(repository.commit, index.path)).values()
 
     return Found(repository, choose(repository, shards_of), cache)
 
@@ -182,7 +182,7 @@ def cached(name: HubName, cache: RepositoryCache) -> Found | None:
     held = cache.repository(name)
     if held is None:
         return None
-    return Found(held, choose(held, lambda file: weight_map(cache.place(held.commit, file.path)).values()), cache)
+    return Found(held, choose(held, lambda file: weight_map(cache.path(held.commit, file.path)).values()), cache)
 
 
 @contextlib.contextmanager
@@ -201,18 +201,18 @@ def header_copy(
     with folder as root:
         copy, counts = RepositoryCache(name.repo, Path(root)), {}
         for file in files:
-            start, place = _start(repository, file), copy.place(repository.commit, file.path)
+            start, path = _start(repository, file), copy.path(repository.commit, file.path)
             counts[file] = len(start)
             with disk_errors(name, Path(root)):
-                place.parent.mkdir(parents=True, exist_ok=True)
-                with place.open("xb") as made:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                with path.open("xb") as made:
                     made.write(start)
                     made.truncate(file.size)
         try:
             yield copy, counts
         except GlinferError as error:
             line = str(error)
-            for path in (*(copy.place(repository.commit, file.path) for file in files), copy.place(repository.commit)):
+            for path in (*(copy.path(repository.commit, file.path) for file in files), copy.path(repository.commit)):
                 line = line.replace(str(path), str(name))
             raise type(error)(line) from None
 

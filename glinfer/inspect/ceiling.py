@@ -25,7 +25,7 @@ from glinfer.gl.program import Program
 from glinfer.gl.replay import Draw, DrawCall, Tape
 from glinfer.gl.texture import Texture
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.timing import Work, in_turns, milliseconds
+from glinfer.inspect.timing import Work, interleaved, milliseconds
 
 FETCHED = ("rgba32f", "rgba32ui", "rgba16f", "r32f")
 """Measured texture formats, by their names in :data:`glinfer.gl.layouts.matrix.FORMATS`."""
@@ -254,7 +254,7 @@ def _seconds(
     """
 
     def work(count: int) -> Callable[[], None]:
-        tape = Tape(device, [draws[place % len(draws)] for place in range(count)], flush_every)
+        tape = Tape(device, [draws[index % len(draws)] for index in range(count)], flush_every)
 
         def run() -> None:
             tape.run(values or {})
@@ -266,7 +266,7 @@ def _seconds(
     work(count)()  # some drivers compile at the first draw
     while (taken := milliseconds(work(count))) < 1000.0 * least and count < 1 << 14:
         count *= 2
-    (times,) = in_turns([Work(work(count))], _SAMPLES, warm_ups=0)
+    (times,) = interleaved([Work(work(count))], _SAMPLES, warm_ups=0)
     return min(taken, *times) / count / 1000.0
 
 
@@ -320,7 +320,7 @@ def _overheads(device: Device) -> tuple[float, float, float]:
             Work(lambda: read(back)),
             Work(lambda: independent.run({})),
         )
-        times = in_turns(works, 4 * _SAMPLES, warm_ups=0)
+        times = interleaved(works, 4 * _SAMPLES, warm_ups=0)
     # Noise only adds time, so the smallest sample has the least noise.
     passing, readback, issue = (1000.0 * min(samples) for samples in times)
     return passing, issue, readback

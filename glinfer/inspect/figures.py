@@ -87,5 +87,5 @@ def thinned(labels: Sequence[str], length: float) -> list[tuple[int, str]]:
     """Choose labels that fit into ``length`` inches; if some are omitted, each begins with its position."""
     step = math.ceil(len(labels) * LINE / length - 0.02)
     if step <= 1:
-        return [(place, short(label)) for place, label in enumerate(labels)]
-    return [(place, f"{place} {short(labels[place])}") for place in range(0, len(labels), step)]
+        return [(index, short(label)) for index, label in enumerate(labels)]
+    return [(index, f"{index} {short(labels[index])}") for index in range(0, len(labels), step)]

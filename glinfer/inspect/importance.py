@@ -152,7 +152,7 @@ def _inputs(config: ModelConfig) -> Iterator[tuple[str, list[str]]]:
         assert isinstance(mlp, (Mlp, ExpertMlps))
         mlps = mlp.experts if isinstance(mlp, ExpertMlps) else (mlp,)
         if isinstance(mlp, ExpertMlps) and mlp.norms is not None and mlp.shared is not None:
-            mlps = (mlp.shared,)  # inputs of the others have a norm of their own
+            mlps = (mlp.shared,)  # inputs of the others have their own norm
         yield f"{block}.mlp.norm", [f"{product.name}.weight" for each in mlps for product in each.first]
         if not isinstance(mlp, ExpertMlps):
             yield f"{block}.mlp.{'hidden' if mlp.down_norm is None else 'rounded'}", [f"{mlp.down.name}.weight"]

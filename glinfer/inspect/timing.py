@@ -61,7 +61,7 @@ def milliseconds(run: Callable[[], object]) -> float:
     return 1000.0 * (time.perf_counter() - started)
 
 
-def in_turns(
+def interleaved(
     works: Sequence[Work],
     runs: int,
     *,
@@ -70,7 +70,7 @@ def in_turns(
     ended: Callable[[Sequence[Sequence[float]]], bool] = lambda _: False,
     on_progress: Progress = no_progress,
 ) -> list[list[float]]:
-    """Time each work ``runs`` times, in turns; returns the milliseconds of each work, per unit.
+    """Time each work ``runs`` times, interleaved; returns the milliseconds of each work, per unit.
 
     Every second round runs backwards, because a GPU's clock depends on the work before. Each work has ``warm_ups``
     rounds before; some drivers compile at the first draw. ``pause`` seconds precede each run, because threads of other
@@ -82,8 +82,8 @@ def in_turns(
     total = (warm_ups + runs) * len(works)
     for turn in range(total):
         lap, number = divmod(turn, len(works))
-        place, counts = (len(works) - 1 - number if lap % 2 else number), lap >= warm_ups
-        work, taken = works[place], spent[place]
+        index, counts = (len(works) - 1 - number if lap % 2 else number), lap >= warm_ups
+        work, taken = works[index], spent[index]
         if len(taken) < work.least or sum(taken) + taken[-1] < 1000.0 * work.seconds:
             time.sleep(pause)
             if work.prepare is not None:
@@ -94,7 +94,7 @@ def in_turns(
             elapsed = units if work.timed else 1000.0 * (time.perf_counter() - started)
             if counts:
                 taken.append(elapsed)
-                found[place].append(elapsed if work.timed else elapsed / max(1, units))
+                found[index].append(elapsed if work.timed else elapsed / max(1, units))
         on_progress(turn + 1, total)
         if counts and number == len(works) - 1 and ended(found):
             break

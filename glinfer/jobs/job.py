@@ -14,10 +14,10 @@ from glinfer.closing import Closing
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, shown
+from glinfer.jobs.files import Target
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.lines import LineForm, LineResult, RequestLine, Shard
 from glinfer.jobs.manifest import Fingerprint, check_manifest, write_manifest
-from glinfer.jobs.places import Target
 from glinfer.jobs.results import FinishedLines, ResultFile, check_targets, read_finished
 
 _OTHER_FORMS = (".csv", ".npy", ".parquet", ".safetensors", ".tsv", ".xlsx")

@@ -13,7 +13,7 @@ from typing import Any
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, shown
 from glinfer.formats.jsonl import at_line, is_blank, parse_object, read_lines, short
-from glinfer.jobs.places import open_source
+from glinfer.jobs.files import open_source
 from glinfer.limits import MAX_PROMPT_LINE_BYTES
 from glinfer.text.tokenizer import encodable
 

@@ -84,7 +84,7 @@ class LocalServer:
 
     @property
     def window(self) -> int:
-        """Lines to run at once: twice the places of all models, which keeps them busy."""
+        """Lines to run at once: twice the slots of all models, which keeps them busy."""
         return 2 * sum(served.slots for served in self.worker.served.values())
 
     @property

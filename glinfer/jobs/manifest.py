@@ -15,7 +15,7 @@ from glinfer.formats.files import AnyPath, inside, opened, reason, shown, writin
 from glinfer.formats.gguf.split import gguf_parts
 from glinfer.formats.huggingface.files import CONFIG
 from glinfer.formats.jsonl import parse_object, short
-from glinfer.jobs.places import Target
+from glinfer.jobs.files import Target
 
 _MAX_BYTES = 1 << 20
 _CHUNK = 1 << 20

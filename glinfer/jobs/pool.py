@@ -92,7 +92,7 @@ Start = Callable[[Events], Member]
 
 
 @dataclass
-class _Place:
+class _Worker:
     """A member, its lines, and the function that starts a replacement."""
 
     start: Start
@@ -116,11 +116,11 @@ class Pool(Closing):
     """
 
     def __init__(self, starts: Sequence[Start]) -> None:
-        """Prepare a place for each of ``starts``; members start with the block."""
+        """Prepare a worker for each of ``starts``; members start with the block."""
         self._starts, self.renderer, self.deaths = starts, "", 0
         self._process, self._numbers = os.getpid(), itertools.count(1)
         self._events: queue.SimpleQueue[tuple[Member, Event]] = queue.SimpleQueue()
-        self._places: list[_Place] = []
+        self._workers: list[_Worker] = []
         self._killed: dict[int, int] = {}
         self._again: deque[RequestLine] = deque()
         self._alone: deque[RequestLine] = deque()
@@ -132,8 +132,8 @@ class Pool(Closing):
         try:
             for start in self._starts:
                 with signals_held():  # an interrupt would lose the member
-                    self._places.append(_Place(start, start(self._events)))
-            while not any(place.window for place in self._places):
+                    self._workers.append(_Worker(start, start(self._events)))
+            while not any(worker.window for worker in self._workers):
                 list(self._take(*self._events.get()))
         except BaseException:
             self.close()
@@ -143,7 +143,7 @@ class Pool(Closing):
     @property
     def draws(self) -> int:
         """Draw calls that all members have reported so far."""
-        return self._past_draws + sum(place.draws for place in self._places)
+        return self._past_draws + sum(worker.draws for worker in self._workers)
 
     def run(self, lines: Iterator[RequestLine]) -> Iterator[LineResult]:
         """Yield results as they finish."""
@@ -155,30 +155,30 @@ class Pool(Closing):
                         "this process was forked from the one that runs this batch; start processes with "
                         "multiprocessing's 'spawn', or start another batch here"
                     )
-                if not self._places:
+                if not self._workers:
                     raise ContextError("this batch was closed; start another one")
-                for place in self._places:
-                    while (line := self._line_for(place)) is not None:
+                for worker in self._workers:
+                    while (line := self._line_for(worker)) is not None:
                         number = next(self._numbers)
-                        place.held[number] = line
-                        place.member.send(number, line)
-                waiting = self._again or self._alone or any(place.held for place in self._places)
+                        worker.held[number] = line
+                        worker.member.send(number, line)
+                waiting = self._again or self._alone or any(worker.held for worker in self._workers)
                 if self._lines is None and not waiting:
                     return
                 yield from self._take(*self._events.get())
         finally:  # after an error or an interrupt, later answers are ignored
-            for place in self._places:
-                place.held.clear()
+            for worker in self._workers:
+                worker.held.clear()
             for left in (self._again, self._alone, self._killed):
                 left.clear()
 
-    def _line_for(self, place: _Place) -> RequestLine | None:
+    def _line_for(self, worker: _Worker) -> RequestLine | None:
         """The next line for a member; None if it has no room or no line is left."""
-        suspected = any(self._killed.get(line.number, 0) >= MAX_RETRIES for line in place.held.values())
-        if suspected or len(place.held) >= place.window:
+        suspected = any(self._killed.get(line.number, 0) >= MAX_RETRIES for line in worker.held.values())
+        if suspected or len(worker.held) >= worker.window:
             return None
-        if self._alone and place is next(each for each in self._places if each.window):
-            return None if place.held else self._alone.popleft()
+        if self._alone and worker is next(each for each in self._workers if each.window):
+            return None if worker.held else self._alone.popleft()
         if self._again:
             return self._again.popleft()
         line = None if self._lines is None else next(self._lines, None)
@@ -188,30 +188,30 @@ class Pool(Closing):
 
     def _take(self, member: Member, event: Event) -> Iterator[LineResult]:
         """Handle an event, and yield its results."""
-        place = next((each for each in self._places if each.member is member), None)
-        if place is None:  # the member was replaced
+        worker = next((each for each in self._workers if each.member is member), None)
+        if worker is None:  # the member was replaced
             return
         if isinstance(event, Ready):
-            place.window, place.starts = event.window, 0
+            worker.window, worker.starts = event.window, 0
             self.renderer = self.renderer or event.renderer
         elif isinstance(event, Failed):
-            if event.number is None or event.number in place.held:
+            if event.number is None or event.number in worker.held:
                 raise event.error
         elif isinstance(event, Died):
-            yield from self._replace(place, event)
-        elif (line := place.held.pop(event.number, None)) is not None:
-            place.draws = event.draws
+            yield from self._replace(worker, event)
+        elif (line := worker.held.pop(event.number, None)) is not None:
+            worker.draws = event.draws
             yield LineResult(line, event.data, event.failed, *event.counts)
 
-    def _replace(self, place: _Place, event: Died) -> Iterator[LineResult]:
+    def _replace(self, worker: _Worker, event: Died) -> Iterator[LineResult]:
         self.deaths += 1
-        place.starts += not place.window
-        if place.starts == MAX_STARTS:
+        worker.starts += not worker.window
+        if worker.starts == MAX_STARTS:
             raise ContextError(f"a process died {MAX_STARTS} times in a row before it was ready: {event.message}")
-        held, place.held, place.window = list(place.held.values()), {}, 0
-        self._past_draws, place.draws = self._past_draws + place.draws, 0
-        place.member.close()
-        place.member = place.start(self._events)
+        held, worker.held, worker.window = list(worker.held.values()), {}, 0
+        self._past_draws, worker.draws = self._past_draws + worker.draws, 0
+        worker.member.close()
+        worker.member = worker.start(self._events)
         for line in held:
             killed = self._killed[line.number] = self._killed.get(line.number, 0) + 1
             if killed > MAX_RETRIES:
@@ -221,6 +221,6 @@ class Pool(Closing):
 
     def close(self) -> None:
         """End all members."""
-        for place in self._places:
-            place.member.close()
-        self._places.clear()
+        for worker in self._workers:
+            worker.member.close()
+        self._workers.clear()

@@ -69,7 +69,7 @@ class ProcessMember(Member):
             said = f"its output is not a result ({words_of(error)})"
             self.process.kill()
         status = self.process.wait()
-        self._events.put((self, Died(said or _said(status))))
+        self._events.put((self, Died(said or _exit_text(status))))
 
     def _take(self) -> None:
         assert self.process.stdout is not None
@@ -88,7 +88,7 @@ class ProcessMember(Member):
             self.process.wait()
 
 
-def _said(status: int) -> str:
+def _exit_text(status: int) -> str:
     """Describe the exit status of a process."""
     if status >= 0:
         return f"exit status {status}"

@@ -11,7 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
-from glinfer.engine.ids import check_count, whole_numbers
+from glinfer.engine.ids import check_count, integers
 from glinfer.engine.model import Model
 from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.requests import BatchRequest
@@ -58,7 +58,7 @@ class PromptForm(LineForm):
             raise InputError("the prompt is empty; expected at least one token")
         key = found.get("id", number)
         if type(key) is not int:
-            key = text_of("id", key, "text or a whole number")
+            key = text_of("id", key, "text or an integer")
         named = {"prompt" if isinstance(prompt, str) else "ids": prompt}
         body = {**named, **self._options(number, key, found, isinstance(prompt, str))}
         return RequestLine(number, key, "", body, hex_of({**body, "with": self.made_with})[:16])
@@ -97,7 +97,7 @@ class PromptForm(LineForm):
 def _ids(name: str, value: object) -> list[int]:
     if not isinstance(value, list):
         raise InputError(f"{name} is {short(value)}; expected a list of token ids")
-    return whole_numbers(name, value)
+    return integers(name, value)
 
 
 def request_of(line: RequestLine) -> BatchRequest:

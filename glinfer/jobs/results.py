@@ -13,9 +13,9 @@ from glinfer.closing import Closing
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, lock, opened, shown, writing
 from glinfer.formats.jsonl import parse_object, read_lines
+from glinfer.jobs.files import Target, busy, open_source
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.lines import LineForm
-from glinfer.jobs.places import Target, busy, open_source
 from glinfer.limits import MAX_RESULT_LINE_BYTES
 
 _CHUNK = 1 << 20

@@ -65,12 +65,12 @@ def _csv_rows(path: AnyPath, column: str | None) -> Iterator[str]:
     rows = csv.reader(itertools.chain.from_iterable(texts), strict=True)
     try:
         names = next(rows, [])
-        place = _column(names, column, path)
+        index = _column(names, column, path)
         for row in filter(None, rows):
             if len(row) != len(names):
                 found = f"{shown(path)}:{rows.line_num}: found {counted(len(row), 'column')}"
                 raise InputError(f"{found}; expected {counted(len(names), 'column')}; quote texts with commas")
-            yield row[place]
+            yield row[index]
     except csv.Error as error:
         raise InputError(f"{shown(path)}:{rows.line_num + 1}: this is not a CSV: {words_of(error)}") from None
 
@@ -82,12 +82,12 @@ def _parquet_rows(path: AnyPath, column: str | None) -> Iterator[str]:
     try:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
-        place = _column(names, column, path)
+        index = _column(names, column, path)
         first = 0
-        for batch in file.iter_batches(batch_size=_ROWS, columns=[names[place]]):
+        for batch in file.iter_batches(batch_size=_ROWS, columns=[names[index]]):
             for number, text in enumerate(batch.column(0).to_pylist(), first):
                 if not isinstance(text, str):
-                    where = f"the column {short(names[place])} has {short(text)} in row {number}"
+                    where = f"the column {short(names[index])} has {short(text)} in row {number}"
                     raise InputError(f"{shown(path)}: {where}; expected texts")
                 yield text
             first += batch.num_rows

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from glinfer.closing import Closing
 from glinfer.errors import InputError
 from glinfer.formats.files import AnyPath, ending_found, lock, replacing, shown, writing
-from glinfer.jobs.places import busy
+from glinfer.jobs.files import busy
 from glinfer.jobs.texts import arrow_modules
 
 Vectors = npt.NDArray[np.float32]

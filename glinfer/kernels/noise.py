@@ -60,7 +60,7 @@ def mix(h: Bits) -> Bits:
 def noise_key(seed: int, step: int) -> int:
     """The number from 0 to 2**32 - 1 that names the noise of one step: the shader's uniform ``noise_key``.
 
-    The seed's 32-bit words, lowest first, are folded into two words, so any whole number will do. Two words are
+    The seed's 32-bit words, lowest first, are folded into two words, so any integer will do. Two words are
     kept because with one, two seeds could easily give the same noise a few steps apart. With one seed, 2**32 steps
     have 2**32 different keys.
 
@@ -69,9 +69,9 @@ def noise_key(seed: int, step: int) -> int:
         step: 0 or more; taken modulo 2**32.
 
     Raises:
-        InputError: one of them is not a whole number, or negative.
+        InputError: one of them is not an integer, or negative.
     """
-    return int(noise_keys([fold_seed(seed)], [_whole("step", step) & _MASK])[0])
+    return int(noise_keys([fold_seed(seed)], [_integer("step", step) & _MASK])[0])
 
 
 def noise_keys(folded: Sequence[FoldedSeed], steps: Sequence[int]) -> Bits:
@@ -84,9 +84,9 @@ def fold_seed(seed: int) -> FoldedSeed:
     """The two words that all words of a seed are folded into.
 
     Raises:
-        InputError: it is not a whole number, or negative.
+        InputError: it is not an integer, or negative.
     """
-    seed = _whole("seed", seed)
+    seed = _integer("seed", seed)
     low = high = _START
     while True:
         low = _mix_one(low ^ (seed & _MASK))
@@ -118,9 +118,9 @@ def gumbel_at(key: int, tokens: npt.NDArray[np.integer]) -> Floats:
     ``key`` is that of the step, from :func:`noise_key`; ids are from 0 to 2**32 - 1.
 
     Raises:
-        InputError: the key is not a whole number from 0 to 2**32 - 1.
+        InputError: the key is not an integer from 0 to 2**32 - 1.
     """
-    return gumbel_of_keys(np.full(1, _whole("noise key", key, _MASK), np.uint32), tokens)
+    return gumbel_of_keys(np.full(1, _integer("noise key", key, _MASK), np.uint32), tokens)
 
 
 def gumbel_of_keys(keys: Bits, tokens: npt.NDArray[np.integer]) -> Floats:
@@ -155,7 +155,7 @@ def _natural_log(x: Floats) -> Floats:
     return logarithm
 
 
-def _whole(name: str, value: int, most: int | None = None) -> int:
+def _integer(name: str, value: int, most: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         found = f"of type {type(value).__name__}"
     elif value < 0:
@@ -165,4 +165,4 @@ def _whole(name: str, value: int, most: int | None = None) -> int:
     else:
         return int(value)
     limits = "of at least 0" if most is None else f"from 0 to {most}"
-    raise InputError(f"the {name} is {found}; expected a whole number {limits}")
+    raise InputError(f"the {name} is {found}; expected an integer {limits}")

@@ -24,7 +24,7 @@ _LONGEST = "max_position_embeddings"
 
 
 def _float(number: float) -> float:
-    """A number as a float; infinite for a whole number beyond all floats."""
+    """A number as a float; infinite for an integer beyond all floats."""
     try:
         return float(number)
     except OverflowError:
@@ -121,15 +121,15 @@ def _llama3(settings: _Settings, dim: int, theta: float, length: int) -> tuple[A
 def _yarn(settings: _Settings, dim: int, theta: float, length: int) -> tuple[Array, float]:
     factor, original = settings.factor(), settings.original()
 
-    def pair_that_turns(times: float) -> float:
+    def pair_of_turns(times: float) -> float:
         return dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(theta))
 
     usual = yarn_attention(factor)
     if settings.has("mscale") and settings.has("mscale_all_dim"):
         above, below = (yarn_attention(factor, settings.number(each)) for each in ("mscale", "mscale_all_dim"))
         usual = above / below
-    low = pair_that_turns(settings.number("beta_fast", 32.0))
-    high = pair_that_turns(settings.number("beta_slow", 1.0))
+    low = pair_of_turns(settings.number("beta_fast", 32.0))
+    high = pair_of_turns(settings.number("beta_slow", 1.0))
     if settings.given.get("truncate", True):  # to whole pairs
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, dim - 1)

@@ -47,14 +47,14 @@ class RunValue:
         """Refuse a value outside the range.
 
         Raises:
-            PlanError: the value is not a number, is outside the range, or is a fraction instead of a whole number.
+            PlanError: the value is not a number, is outside the range, or is a fraction instead of an integer.
         """
         whole = isinstance(self.smallest, int)
         if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
             value = None if value is None else repr(value)
         elif self.smallest <= value <= self.largest:
             return
-        kind = "a whole number" if whole else "a number"
+        kind = "an integer" if whole else "a number"
         raise PlanError(f"{self.name} is {value}; expected {kind} from {self.smallest} to {self.largest}")
 
 
@@ -262,12 +262,12 @@ class Op:
 
     Draws that only ``device.ops`` makes need neither check nor oracle: its kernels check their arguments.
 
-    ``integers`` names the samplers, and ``"output"``, that hold whole numbers, ``either`` those that may hold whole
-    numbers or floats; all others hold floats. ``places`` computes the rows of the output that a draw writes from its
-    inputs, its params and its number of rows; by default they are consecutive from the draw's first row on.
-    ``regions`` names the samplers, and ``"output"``, whose tensors may be regions of a texture
-    (:mod:`glinfer.program.regions`), because the shader gets their places from shaders/common/regions.glsl. ``parts``
-    computes which inputs are read only in part.
+    ``integers`` names the samplers, and ``"output"``, that hold integers, ``either`` those that may hold integers or
+    floats; all others hold floats. ``rows_written`` computes the rows of the output that a draw writes from its inputs,
+    its params and its number of rows; by default they are consecutive from the draw's first row on. ``regions`` names
+    the samplers, and ``"output"``, whose tensors may be regions of a texture (:mod:`glinfer.program.regions`), because
+    the shader gets their offsets from shaders/common/regions.glsl. ``parts`` computes which inputs are read only in
+    part.
     """
 
     name: str
@@ -277,7 +277,7 @@ class Op:
     oracle: Oracle = no_oracle
     integers: tuple[str, ...] = ()
     either: tuple[str, ...] = ()
-    places: Callable[[Mapping[str, Array], Params, int], Array] | None = None
+    rows_written: Callable[[Mapping[str, Array], Params, int], Array] | None = None
     regions: tuple[str, ...] = ()
     parts: Parts | None = None
 

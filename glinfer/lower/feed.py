@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from glinfer.errors import PlanError
-from glinfer.kernels.fused.rows import BACK, BASE, DRAWN, LAST, LONG, NOISE, PLACE, POSITION, TOKEN, Table, row_table
+from glinfer.kernels.fused.rows import BACK, BASE, DRAWN, LAST, LEARNED, LONG, NOISE, POSITION, TOKEN, Table, row_table
 from glinfer.kernels.spec import Array
 from glinfer.lower.fused.encode import TEXTS
 from glinfer.lower.fused.rows import ROWS, slots_for
@@ -43,8 +43,8 @@ def chunk_feed(
         position: position of the first token in its sequence.
         targets: rows of a slot, one in each render target.
         base: the cache slot at which the sequence begins.
-        long: whether they turn by the second set of angles.
-        back: by how much the positions that they turn by are below theirs.
+        long: whether they have the second set of angles.
+        back: by how much the positions of their angles are below theirs.
 
     Returns:
         The inputs of the run, without its adapter.
@@ -69,7 +69,7 @@ def encode_feed(
     positions: int,
     pooling: str = "mean",
 ) -> Values:
-    """Fill in texts for the plan ``encode``, each from a slot of rows of its own on.
+    """Fill in texts for the plan ``encode``, each from a new slot on.
 
     Args:
         rows, texts: the tables to fill in.
@@ -81,15 +81,15 @@ def encode_feed(
     """
     first, longest = 0, 0
     texts[:] = 0
-    for place, ((ids, types), uncounted) in enumerate(zip(encoded, skipped, strict=True)):
+    for index, ((ids, types), uncounted) in enumerate(zip(encoded, skipped, strict=True)):
         count, padded = len(ids), rows_of(len(ids), targets)
         last, own = count - 1, rows[first : first + padded]
         own[:, POSITION], own[:, BASE], own[:, LAST] = np.arange(padded), first, last
-        own[:, TOKEN] = own[:, PLACE] = 0
+        own[:, TOKEN] = own[:, LEARNED] = 0
         own[:count, TOKEN] = ids
-        own[:count, PLACE] = np.asarray(types) * positions + np.arange(count) if positions else types
+        own[:count, LEARNED] = np.asarray(types) * positions + np.arange(count) if positions else types
         counted = {"cls": (0, 0), "lasttoken": (last, last)}.get(pooling, (min(uncounted, last), last))
-        texts[place, [BASE, POSITION, LAST]] = first, *counted
+        texts[index, [BASE, POSITION, LAST]] = first, *counted
         first, longest = first + padded, max(longest, count)
     return {"rows": first, "longest": longest, "strip_first": 0, "texts": len(encoded)}
 
@@ -108,8 +108,8 @@ def runs(plan: Plan, ids: Sequence[int], first: int = 0) -> list[tuple[RunInputs
         PlanError: the plan takes fewer tokens.
     """
     if PICKS in plan.table:
-        long = int(plan.is_long(len(ids)))  # all of them turn as the last one does
-        return [({}, plan.values_for(place + 1, token=int(token), long=long)) for place, token in enumerate(ids)]
+        long = int(plan.is_long(len(ids)))  # all have the set of the last one
+        return [({}, plan.values_for(length, token=int(token), long=long)) for length, token in enumerate(ids, 1)]
     if ROWS in plan.table:
         table = row_table(plan.table[ROWS].shape[0])
         targets = sum(tensor.name.startswith("row.hidden.a.") for tensor in plan.tensors)
@@ -117,7 +117,7 @@ def runs(plan: Plan, ids: Sequence[int], first: int = 0) -> list[tuple[RunInputs
             raise PlanError(f"found {len(ids)} tokens; expected 1 to {plan.max_rows}")
         if TEXTS in plan.table:
             texts = row_table(plan.table[TEXTS].shape[0])
-            # Tokens of the first type: their places are positions, or all alike.
+            # Tokens of the first type: their rows are positions, or all alike.
             given = encode_feed(
                 table, texts, [(ids, [0] * len(ids))], [0], targets, positions=int("rope" not in plan.table)
             )

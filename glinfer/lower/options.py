@@ -17,8 +17,8 @@ class ImageInputs:
 
     Attributes:
         deep: further vectors of each token of an image, added to the stream after one of the first layers each.
-        sections: the rotary pairs that turn by time, row and column of a token of an image, which are interleaved;
-            empty where tokens of images turn by their places in the prompt.
+        sections: the rotary pairs with the angles of a token's time, row and column in an image, which are interleaved;
+            empty where tokens of images have the angles of their positions in the prompt.
     """
 
     deep: int = 0
@@ -37,7 +37,7 @@ class PlanOptions:
         max_texture_size: limit of the renderer, in texels a side.
         formats: the format of each tensor in the file; None for float32.
         cache: the format of keys and values, a key of :data:`glinfer.quant.formats.CACHE_FORMATS`.
-        adapters: the LoRA adapters that run beside the weights.
+        adapters: the LoRA adapters that run next to the weights.
         images: how prompts take rows of images; None where they have none.
     """
 

@@ -156,7 +156,7 @@ def plan_for(
         weights: one of :data:`WEIGHTS`.
         cache: one of :data:`CACHES`.
         kernels: how passes are shaped, which changes no count of draws of fast plans; the plainest by default.
-        tokens: the sequence that shall run; reference plans of decoders have a length. Left out, a whole context.
+        tokens: the sequence to run; reference plans of decoders have a length. Left out, a whole context.
 
     Raises:
         InputError: there is no such plan or format, or they do not go together.
@@ -167,7 +167,7 @@ def plan_for(
     weights = weights_named(weights, formats, name)
     if adapters.names and (name != "fast" or config.embeds):
         raise InputError(
-            "adapters run beside the fast plan of a model that continues texts; merge them into the weights instead: "
+            "adapters run next to the fast plan of a model that continues texts; merge them into the weights instead: "
             "glinfer convert MODEL OUT --lora ADAPTER"
         )
     options = PlanOptions(config, weights, kernels, max_texture_size, formats, cache, adapters, images)

@@ -27,7 +27,7 @@ def angle_values(config: ModelConfig, *, whole: bool = False, back: bool = False
     positions than tokens.
 
     ANGLES is the row of the angles of the token at the run value ``position``, and the input ``long`` is 1 where the
-    text turns by the second set. In plans over a ``whole`` text it is the row for the first token.
+    text has the second set. In plans over a ``whole`` text it is the row for the first token.
     """
     positions, limit = config.max_position_embeddings, config.long_after
     if back:
@@ -45,16 +45,16 @@ def angle_values(config: ModelConfig, *, whole: bool = False, back: bool = False
 
 
 def padded_angles(angles: Array, floats: int = 0, factor: float = 1.0) -> Array:
-    """Cosine and sine of each angle of pairs [rows, pairs], times a factor, as :func:`padded_turns` gives them."""
-    return padded_turns(np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(angles), -1) * factor, floats)
+    """Cosine and sine of each angle of pairs [rows, pairs], times a factor, as :func:`padded_rotations` gives them."""
+    return padded_rotations(np.stack([np.cos(angles), np.sin(angles)], -1).reshape(len(angles), -1) * factor, floats)
 
 
-def padded_turns(turns: Array, floats: int = 0) -> Array:
-    """Cosines and sines [rows, n] as float32 [rows, ``floats`` or n], of which the rest is turned by nothing."""
-    rows, cols = turns.shape
+def padded_rotations(rotations: Array, floats: int = 0) -> Array:
+    """Cosines and sines [rows, n] as float32 [rows, ``floats`` or n], of which the rest is not rotated."""
+    rows, cols = rotations.shape
     found = np.zeros((rows, max(floats, cols)), np.float32)
     found[:, 0::2] = 1.0
-    found[:, :cols] = turns
+    found[:, :cols] = rotations
     return found
 
 
@@ -63,21 +63,21 @@ def frequencies_of(rope: Rope, length: int) -> tuple[Array, float]:
     return rope_frequencies(length, rope.dim, rope.theta, dict(rope.scaling) or None)
 
 
-def image_angles(config: ModelConfig, sections: Sequence[int], places: Array, floats: int = 0) -> Array:
-    """Cosines and sines of tokens at places [rows, 3] by time, row and column, as :func:`padded_angles` gives them.
+def image_angles(config: ModelConfig, sections: Sequence[int], positions: Array, floats: int = 0) -> Array:
+    """Cosines and sines of tokens at positions [rows, 3] by time, row and column, as :func:`padded_angles` gives them.
 
-    Pairs turn by time, row and column in turn; row and column have ``sections[1]`` and ``sections[2]`` pairs.
+    Time, row and column rotate pairs in turn; row and column have ``sections[1]`` and ``sections[2]`` pairs.
     """
     (rope,) = rope_names(config)
     frequencies, factor = frequencies_of(rope, config.max_position_embeddings)
     axes = np.zeros(len(frequencies), np.intp)
     for axis in (1, 2):
         axes[axis : 3 * sections[axis] : 3] = axis
-    return padded_angles(places.astype(np.float64)[:, axes] * frequencies, floats, factor)
+    return padded_angles(positions.astype(np.float64)[:, axes] * frequencies, floats, factor)
 
 
 def grid_angles(config: ModelConfig, rows: Array, cols: Array, floats: int) -> Array:
-    """Cosines and sines of the patches at rows and columns of an image: half of the pairs turn by each."""
+    """Cosines and sines of the patches at rows and columns of an image: each rotates half of the pairs."""
     frequencies, _ = rope_frequencies(1, config.head_dim // 2, config.rope_theta, None)
     angles = np.concatenate([each.astype(np.float64)[:, None] * frequencies for each in (rows, cols)], axis=1)
     return padded_angles(angles, floats)

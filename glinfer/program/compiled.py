@@ -21,7 +21,7 @@ from glinfer.gl.values import Value, calculated
 from glinfer.kernels import DrawSpec
 from glinfer.kernels.spec import Array, RunValue
 from glinfer.program.plan import Plan, PlanLimits
-from glinfer.program.regions import Place, region_defines
+from glinfer.program.regions import RegionLayout, region_defines
 
 FIRST_SLOT = "first_slot"
 CELL_UNIFORMS = ("cell_edge", "cells_across", "cells_each")
@@ -70,8 +70,10 @@ class CompiledPlan:
     draws: tuple[CompiledDraw, ...]
 
 
-def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Place] | None = None) -> CompiledPlan:
-    """Validate a plan against limits and lay it out; ``regions`` has the places of tensors within larger textures.
+def compile_plan(
+    plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, RegionLayout] | None = None
+) -> CompiledPlan:
+    """Validate a plan against limits and lay it out; ``regions`` has the tensors within larger textures.
 
     The result is kept with the plan, since every new sequence binds its plans again. Raises PlanError as
     :meth:`glinfer.program.plan.Plan.validate`, or for a region that a draw does not take.
@@ -83,7 +85,7 @@ def compile_plan(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, 
     return found
 
 
-def _compiled(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Place]) -> CompiledPlan:
+def _compiled(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, RegionLayout]) -> CompiledPlan:
     plan.validate(limits)
     layouts = {tensor.name: tensor.layout_within(limits.max_texture_size) for tensor in plan.tensors}
     compiler = _Compiler(plan, layouts, regions)
@@ -94,7 +96,7 @@ def _compiled(plan: Plan, limits: PlanLimits | Limits, regions: Mapping[str, Pla
 class _Compiler:
     """Compiles the draws of one plan, and collects the run values that they need beyond the plan's."""
 
-    def __init__(self, plan: Plan, layouts: Mapping[str, TexelLayout], regions: Mapping[str, Place]) -> None:
+    def __init__(self, plan: Plan, layouts: Mapping[str, TexelLayout], regions: Mapping[str, RegionLayout]) -> None:
         self._plan, self._layouts, self._regions = plan, layouts, regions
         self._cells: dict[tuple[BlockLayout, str, int], list[str]] = {}
         self.run_values: list[RunValue] = []
@@ -199,25 +201,25 @@ class Cells(NamedTuple):
     @classmethod
     def of(cls, layout: BlockLayout, slots: Extent, edge: Extent) -> Cells:
         """The squares for numbers of slots and of blocks a side: numbers, or expressions of their names."""
-        first = layout.places_of(1) - layout.slot_step
-        places = calculated("add", calculated("multiply", slots, layout.slot_step), first)
-        across = calculated("ceildiv", calculated("min", places, layout.columns), edge)
-        up = calculated("ceildiv", calculated("ceildiv", places, layout.columns), edge)
+        first = layout.blocks_up_to(1) - layout.slot_step
+        blocks = calculated("add", calculated("multiply", slots, layout.slot_step), first)
+        across = calculated("ceildiv", calculated("min", blocks, layout.columns), edge)
+        up = calculated("ceildiv", calculated("ceildiv", blocks, layout.columns), edge)
         each = calculated("multiply", across, up)
         return cls(edge, across, each, calculated("multiply", each, layout.tiles))
 
 
 def cell_edges(layout: BlockLayout, slots: Array | int, largest: int) -> Array:
-    """Blocks a side of the largest cells that cover few places beyond the blocks of the first ``slots`` slots.
+    """Blocks a side of the largest cells that cover few blocks beyond those of the first ``slots`` slots.
 
     Cells of one block are drawn only at blocks (shaders/common/blocks.vert).
     """
-    places = np.asarray(layout.places_of(slots))  # type: ignore[arg-type]
-    columns, lines = np.minimum(layout.columns, places), -(-places // layout.columns)
-    # Places after the last block of a slot, which small cells omit.
+    blocks = np.asarray(layout.blocks_up_to(slots))  # type: ignore[arg-type]
+    columns, lines = np.minimum(layout.columns, blocks), -(-blocks // layout.columns)
+    # Blocks after the last one of a slot, which small cells omit.
     padded = layout.tiles * -(-layout.kept_blocks // layout.tiles)
     needed = columns * lines * layout.kept_blocks / padded
-    edges, edge = np.ones_like(places), 2
+    edges, edge = np.ones_like(blocks), 2
     while edge <= largest:
         across, up = -(-columns // edge), -(-lines // edge)
         little = across * up * edge * edge <= _MAX_COVERED * needed

@@ -135,10 +135,10 @@ def _in_groups(values: Array) -> Array:
 def written_rows(draw: DrawSpec, inputs: Mapping[str, Array], values: RunValues) -> Array:
     """The rows of its outputs that a draw writes, in the oracle's order."""
     (rows, _), first = draw.extent(values), draw.first_row(values)
-    places = OPS[draw.op].places
-    if places is None:
+    rows_written = OPS[draw.op].rows_written
+    if rows_written is None:
         return np.arange(first, first + rows)
-    return places({sampler: inputs[tensor] for sampler, tensor in draw.inputs}, draw.params(values), rows)
+    return rows_written({sampler: inputs[tensor] for sampler, tensor in draw.inputs}, draw.params(values), rows)
 
 
 def final_tensors(

@@ -46,7 +46,7 @@ class Plan:
         run_values: the numbers that change from run to run.
         tensors: every tensor in the order of its declaration.
         draws: every pass in order.
-        long_after: tokens of the longest text that turns by the first of two sets of angles; 0 where there is one set.
+        long_after: tokens of the longest text with the first of two sets of angles; 0 where there is one set.
         results: the tensors for the caller or a later run; whatever else a draw writes, a later draw reads.
         last_layer: number of the first draw of the last layer that later tokens need, in a plan for one token.
         points: the named values in the order of computation; only plans of one sequence have them.
@@ -65,7 +65,7 @@ class Plan:
     points: Mapping[str, CapturePoint] = field(default_factory=dict, compare=False)
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a text of ``tokens`` tokens turns by the second set of angles."""
+        """Whether a text of ``tokens`` tokens has the second set of angles."""
         return 0 < self.long_after < tokens
 
     @cached_property
@@ -256,7 +256,7 @@ def _check_view(tensor: TensorSpec, table: Mapping[str, TensorSpec]) -> None:
             f"tensor {tensor.name} is a view of {tensor.view_of}, which is not a tensor of its kind and format"
         )
     ragged = tensor.shape[1] != root.shape[1] and (tensor.shape[1] % LANES or root.shape[1] % LANES)
-    if not isinstance(root.layout, FlatLayout) or ragged or tensor.layout != root.layout.seen_as(*tensor.shape):
+    if not isinstance(root.layout, FlatLayout) or ragged or tensor.layout != root.layout.reshaped(*tensor.shape):
         raise PlanError(f"tensor {tensor.name} is not within the texels of {tensor.view_of}")
 
 
@@ -312,7 +312,7 @@ def _check_formats(draw: DrawSpec, table: Mapping[str, TensorSpec]) -> None:
     for slot, tensor in (*draw.inputs, *(("output", name) for name in draw.writes)):
         format_name = table[tensor].format
         if slot not in either and FORMATS[format_name].is_integer != (slot in integers):
-            numbers = "whole numbers" if slot in integers else "floats"
+            numbers = "integers" if slot in integers else "floats"
             raise PlanError(f"draw {draw.name}: {slot} {tensor} has format {format_name}; expected {numbers}")
 
 
@@ -376,7 +376,7 @@ class PlanBuilder:
         return self.laid_out(name, kind, FlatLayout.of((rows, cols), format_name, max_texture_size))
 
     def laid_out(self, name: str, kind: str, layout: TexelLayout) -> TensorSpec:
-        """Declare a tensor with a layout of its own."""
+        """Declare a tensor with its own layout."""
         return self._declare(TensorSpec(name, (layout.rows, layout.cols), kind, layout.format.name, layout))
 
     def view(self, tensor: TensorSpec, rows: int, cols: int) -> TensorSpec:
@@ -392,7 +392,7 @@ class PlanBuilder:
             raise PlanError(f"tensor {tensor.name} cannot be seen as {rows}×{cols}: its rows are not whole texels")
         root = tensor.view_of or tensor.name
         made = TensorSpec(
-            f"{root}@{rows}x{cols}", (rows, cols), tensor.kind, tensor.format, tensor.layout.seen_as(rows, cols), root
+            f"{root}@{rows}x{cols}", (rows, cols), tensor.kind, tensor.format, tensor.layout.reshaped(rows, cols), root
         )
         return self._declare(made)
 

@@ -80,8 +80,8 @@ class View:
             rows %= self.rows
         heads = np.arange(self.heads)[:, None, None]
         if self.cols == "slots":
-            slot, place = np.divmod(np.arange(span.tokens), SLOT_TOKENS)
-            return slot[None, None, :], heads * SLOT_TOKENS + place
+            slot, lane = np.divmod(np.arange(span.tokens), SLOT_TOKENS)
+            return slot[None, None, :], heads * SLOT_TOKENS + lane
         cols = (
             np.array(self.order) if self.order else np.arange(self.cols if isinstance(self.cols, int) else span.count)
         )

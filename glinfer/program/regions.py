@@ -1,4 +1,4 @@
-"""The activations of a plan that may be regions of one texture, their places in it, and the defines of their draws.
+"""The activations of a plan that may be regions of one texture, their layouts in it, and the defines of their draws.
 
 A draw takes a region where its op says so (:attr:`glinfer.kernels.spec.Op.regions`). Its shader gets the defines of
 shaders/common/regions.glsl for each of them, under the prefix that its sampler has in all other defines: X for ``x`` or
@@ -21,7 +21,7 @@ FORMAT = "rgba32f"
 _EDGE = 64  # texels; regions begin at multiples of it, as blocks and the tiles of llvmpipe do
 
 
-class Place(NamedTuple):
+class RegionLayout(NamedTuple):
     """The first texel (x, y) of a region, and the width and height of its texture."""
 
     x: int
@@ -30,8 +30,8 @@ class Place(NamedTuple):
     height: int
 
 
-def places_in_one(plan: Plan, max_texture_size: int, apart: Collection[str] = ()) -> dict[str, Place]:
-    """The place of each activation that becomes a region; empty where none gains by it.
+def region_layouts(plan: Plan, max_texture_size: int, apart: Collection[str] = ()) -> dict[str, RegionLayout]:
+    """The layout of each activation that becomes a region; empty where none gains by it.
 
     They are one above the other. A tensor stays apart if its name is in ``apart``, if another tensor is a view of it,
     if a draw that reads or writes it takes no regions, or if the texture would be too high with it.
@@ -53,24 +53,24 @@ def places_in_one(plan: Plan, max_texture_size: int, apart: Collection[str] = ()
             starts[name] = top
             width, height = max(width, layout.width), top + layout.height
             top += -(-layout.height // _EDGE) * _EDGE
-    return {name: Place(0, y, width, height) for name, y in starts.items()} if len(starts) > 1 else {}
+    return {name: RegionLayout(0, y, width, height) for name, y in starts.items()} if len(starts) > 1 else {}
 
 
 def region_defines(
-    draw: DrawSpec, inputs: Sequence[str], outputs: Sequence[str], regions: Mapping[str, Place]
+    draw: DrawSpec, inputs: Sequence[str], outputs: Sequence[str], regions: Mapping[str, RegionLayout]
 ) -> dict[str, int]:
     """The defines of a draw that tell its shader where its regions are.
 
-    ``inputs`` and ``outputs`` are the tensors whose textures it has, ``regions`` the places of regions by tensor.
+    ``inputs`` and ``outputs`` are the tensors whose textures it has, ``regions`` the layouts of regions by tensor.
     Raises PlanError for a region that the draw's op does not take there.
     """
     defines: dict[str, int] = {}
     for (sampler, _), name in zip(draw.inputs, inputs, strict=True):
         if name in regions:
             _require(_samples_region(draw, sampler), draw, name)
-            prefix, place = _prefix(sampler), regions[name]
-            defines.update({f"{prefix}_AT_X": place.x, f"{prefix}_AT_Y": place.y})
-            defines.update({f"{prefix}_WIDTH": place.width, f"{prefix}_HEIGHT": place.height})
+            prefix, layout = _prefix(sampler), regions[name]
+            defines.update({f"{prefix}_AT_X": layout.x, f"{prefix}_AT_Y": layout.y})
+            defines.update({f"{prefix}_WIDTH": layout.width, f"{prefix}_HEIGHT": layout.height})
     for name in outputs:
         if name in regions:
             _require(_renders_to_region(draw), draw, name)

@@ -32,7 +32,7 @@ from glinfer.kernels.spec import Array
 from glinfer.program.bands import Bands
 from glinfer.program.compiled import CompiledDraw, compile_plan
 from glinfer.program.plan import Plan
-from glinfer.program.regions import FORMAT, Place, places_in_one
+from glinfer.program.regions import FORMAT, RegionLayout, region_layouts
 from glinfer.program.stages import stage
 from glinfer.program.texels import KeptTexels, ReadTexels, line_checksums
 
@@ -114,11 +114,11 @@ class Session:
         """
         lent = lent or {}
         regions = {
-            name: Place(*each.at, each.whole.layout.width, each.whole.layout.height)
+            name: RegionLayout(*each.at, each.whole.layout.width, each.whole.layout.height)
             for name, each in lent.items()
             if isinstance(each, Region)
         }
-        own = places_in_one(plan, device.limits.max_texture_size, lent) if one_state else {}
+        own = region_layouts(plan, device.limits.max_texture_size, lent) if one_state else {}
         compiled = compile_plan(plan, device.limits, {**regions, **own})
         check_textures_fit(plan, device, lent)
         if one_state and device.texture_barrier is None:
@@ -280,14 +280,14 @@ class Session:
             if on_upload is not None and tensor.kind == "weight":
                 on_upload(self._textures[tensor.name].layout.nbytes)
 
-    def _make_regions(self, places: Mapping[str, Place]) -> None:
+    def _make_regions(self, regions: Mapping[str, RegionLayout]) -> None:
         """The activations that are regions of one texture, which is made here."""
         state: Texture | None = None
-        for name, place in places.items():
+        for name, region in regions.items():
             if state is None:
-                layout = RowLayout.of((place.height, 4 * place.width), FORMAT, self.device.limits.max_texture_size)
+                layout = RowLayout.of((region.height, 4 * region.width), FORMAT, self.device.limits.max_texture_size)
                 state = self._keep(Texture(self.device, layout, f"the activations of plan {self.plan.name}"))
-            self._textures[name] = self._keep(Region(state, self.compiled.layouts[name], name, place[:2]))
+            self._textures[name] = self._keep(Region(state, self.compiled.layouts[name], name, region[:2]))
 
     def keep_texels(self) -> None:
         """Write the texels of the weights to the file that they were looked for in, unless it has them."""
@@ -424,12 +424,12 @@ class Session:
         """
         self.require_alive()
         values = self.compiled.plan.values(inputs)
-        for place, (draw, spec) in enumerate(zip(self.draws, self.plan.draws, strict=True)):
+        for index, (draw, spec) in enumerate(zip(self.draws, self.plan.draws, strict=True)):
             (x, y, width, height), done = draw.rectangle(values), 0
             while done < height:
                 self.require_alive()
                 lines, since = bands.lines((spec.op, spec.kind, width), height - done), time.perf_counter()
-                self.draws_issued += self._tape(place, place + 1, 0).run(values, within=(x, y + done, width, lines))
+                self.draws_issued += self._tape(index, index + 1, 0).run(values, within=(x, y + done, width, lines))
                 bands.measure((spec.op, spec.kind, width), lines, time.perf_counter() - since)
                 done += lines
                 yield
@@ -471,30 +471,30 @@ class Session:
         the next run overwrites the texels.
         """
         run = range(len(self.draws))[first:end]
-        places = [place for place in self._watchable if place in run]
-        new = [place for place in places if place not in self._once_watched]
+        watchable = [index for index in self._watchable if index in run]
+        new = [index for index in watchable if index not in self._once_watched]
         self._once_watched.update(new)
         if new or not read:
-            return {run.index(place): True for place in new}
-        count = min((self.runs + 1 - self._watched_run) // WATCH_EVERY, len(places))
+            return {run.index(index): True for index in new}
+        count = min((self.runs + 1 - self._watched_run) // WATCH_EVERY, len(watchable))
         if count:
             self._watched_run = self.runs + 1
         self._turn += count
-        return {run.index(places[(self._turn - number) % len(places)]): False for number in range(count)}
+        return {run.index(watchable[(self._turn - number) % len(watchable)]): False for number in range(count)}
 
     @cached_property
     def _watchable(self) -> tuple[int, ...]:
-        """The places of the longest draws that are the last to write activations of floats."""
+        """The indices of the longest draws that are the last to write activations of floats."""
         writers: dict[Texture, int] = {}
-        for place, draw in enumerate(self.draws):
-            writers.update((texture, place) for texture in draw.framebuffer.textures)
+        for index, draw in enumerate(self.draws):
+            writers.update((texture, index) for texture in draw.framebuffer.textures)
         found = []
-        for texture, place in writers.items():
-            draw, spec = self.draws[place], self.plan.draws[place]
+        for texture, index in writers.items():
+            draw, spec = self.draws[index], self.plan.draws[index]
             plain = texture is draw.framebuffer.textures[0] and texture.layout.format.name == "rgba32f"
             kinds = {self.plan.table[self.plan.root(name)].kind for name in spec.outputs}
             if plain and kinds == {"activation"} and spec.op in WATCHED and spec.first == 0 and not draw.call.adds:
-                found.append(place)
+                found.append(index)
         return tuple(found)
 
     def _observed(self, values: Mapping[str, int | float], after: Hook | None) -> Hook:

@@ -87,16 +87,16 @@ class KeptTexels:
             return
         wrong = []
         with file:
-            checksums, places, line, start = np.zeros(self._lines, np.uint64), {}, 0, self._start
+            checksums, starts, line, start = np.zeros(self._lines, np.uint64), {}, 0, self._start
             with contextlib.suppress(OSError):
                 file.readinto(checksums.data)
             for name, layout in self._layouts.items():
-                places[name] = line, start
+                starts[name] = line, start
                 line, start = line + layout.height, start + layout.nbytes
             buffer = np.empty(max(each.nbytes for each in self._layouts.values()), np.uint8)
 
             def read(name: str) -> tuple[Array, Array] | None:
-                layout, (line, start) = self._layouts[name], places[name]
+                layout, (line, start) = self._layouts[name], starts[name]
                 texels, expected = buffer[: layout.nbytes], checksums[line : line + layout.height]
                 with contextlib.suppress(OSError):
                     file.seek(start)

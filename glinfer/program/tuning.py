@@ -2,7 +2,7 @@
 
 There is one small JSON file for each renderer, driver, model shape and weight format, in the folder ``kernels`` of the
 cache folder (:func:`glinfer.formats.files.memory_folder`). A damaged file, or one of another version or subject, counts
-as absent, and the default takes its place. An empty environment variable GLINFER_CACHE turns reading and keeping off.
+as absent, and the default is used. An empty environment variable GLINFER_CACHE turns reading and keeping off.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class TuningKey:
 
 @dataclass(frozen=True)
 class Tuned:
-    """A measured choice and its time beside the default's, in milliseconds a token, measured in turns."""
+    """A measured choice with its time and the default's, in milliseconds a token, measured interleaved."""
 
     kernels: KernelOptions
     milliseconds: float

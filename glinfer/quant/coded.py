@@ -90,7 +90,7 @@ def _flips(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
 
 
 def _words(blocks: Bytes, start: int, nbytes: int, dtype: str = "<u2") -> npt.NDArray[Any]:
-    """Bytes [start, start + nbytes) of each block as whole numbers."""
+    """Bytes [start, start + nbytes) of each block as integers."""
     return np.ascontiguousarray(blocks[:, start : start + nbytes]).view(dtype)
 
 
@@ -147,23 +147,23 @@ class _Grid:
 
     Attributes:
         codes: the codes at each index, as one unsigned integer of 8 or 4 bytes.
-        places: the index for each key of :func:`_key`; 0 for keys that the grid lacks.
+        indices: the index for each key of :func:`_key`; 0 for keys that the grid lacks.
         width: weights at an index.
         bits: bits of a number in a key.
     """
 
     codes: npt.NDArray[Any]
-    places: npt.NDArray[np.uint16]
+    indices: npt.NDArray[np.uint16]
     width: int
     bits: int
 
-    def numbers_at(self, place: npt.NDArray[Any]) -> Bytes:
+    def numbers_at(self, index: npt.NDArray[Any]) -> Bytes:
         """The codes [blocks, 256] at indices [blocks, 256 / width]."""
-        return np.asarray(self.codes[place].view(np.uint8).reshape(len(place), -1))
+        return np.asarray(self.codes[index].view(np.uint8).reshape(len(index), -1))
 
-    def place_of(self, numbers: Bytes) -> npt.NDArray[np.uint16]:
+    def index_of(self, numbers: Bytes) -> npt.NDArray[np.uint16]:
         """The indices of numbers of :attr:`bits` bits [blocks, 256]."""
-        return np.asarray(self.places[_key(numbers.reshape(len(numbers), -1, self.width), self.bits)])
+        return np.asarray(self.indices[_key(numbers.reshape(len(numbers), -1, self.width), self.bits)])
 
 
 def _key(numbers: Bytes, bits: int) -> npt.NDArray[Any]:
@@ -179,10 +179,10 @@ def _grid(name: str) -> _Grid:
     values = np.asarray(source.grid).reshape(source.grid_shape)
     numbers = np.searchsorted(np.array(source.grid_map, dtype=values.dtype), values).astype(np.uint8)
     width, bits = values.shape[1], 3 if len(source.grid_map) > 4 else 2
-    places = np.zeros(1 << (width * bits), dtype=np.uint16)
-    places[_key(numbers, bits)] = np.arange(len(numbers))
+    indices = np.zeros(1 << (width * bits), dtype=np.uint16)
+    indices[_key(numbers, bits)] = np.arange(len(numbers))
     codes = 4 * numbers + 1 if name.startswith("IQ1") else numbers + 8
-    return _Grid(np.ascontiguousarray(codes.astype(np.uint8)).view(f"<u{width}")[:, 0], places, width, bits)
+    return _Grid(np.ascontiguousarray(codes.astype(np.uint8)).view(f"<u{width}")[:, 0], indices, width, bits)
 
 
 @cache
@@ -233,8 +233,8 @@ def _to_iq4_xs(coded: Coded) -> Bytes:
 
 def _iq2_xxs(blocks: Bytes) -> Coded:
     words = _words(blocks, 2, 64, "<u4").reshape(-1, 8, 2)
-    places = np.ascontiguousarray(words[..., 0]).view(np.uint8).reshape(-1, 32)
-    return _with_seven_signs(_grid("IQ2_XXS").numbers_at(places), words[..., 1], blocks)
+    indices = np.ascontiguousarray(words[..., 0]).view(np.uint8).reshape(-1, 32)
+    return _with_seven_signs(_grid("IQ2_XXS").numbers_at(indices), words[..., 1], blocks)
 
 
 def _with_seven_signs(magnitudes: Bytes, words: npt.NDArray[Any], blocks: Bytes) -> Coded:
@@ -251,8 +251,8 @@ def _seven_signs(signs: Bytes, factors: npt.NDArray[np.int8]) -> npt.NDArray[Any
 
 def _to_iq2_xxs(coded: Coded) -> Bytes:
     magnitudes, signs = _magnitudes_and_signs(coded.codes)
-    places = _grid("IQ2_XXS").place_of(magnitudes).astype(np.uint8)
-    words = np.stack([places.view("<u4"), _seven_signs(signs, coded.factors)], axis=-1).reshape(len(signs), -1)
+    indices = _grid("IQ2_XXS").index_of(magnitudes).astype(np.uint8)
+    words = np.stack([indices.view("<u4"), _seven_signs(signs, coded.factors)], axis=-1).reshape(len(signs), -1)
     return _as_bytes(coded.scale.astype("<u2")[:, None], words)
 
 
@@ -265,22 +265,22 @@ def _iq2_xs(blocks: Bytes) -> Coded:
 
 def _to_iq2_xs(coded: Coded) -> Bytes:
     magnitudes, signs = _magnitudes_and_signs(coded.codes)
-    words = _grid("IQ2_XS").place_of(magnitudes) | ((signs & np.uint8(127)).astype(np.uint16) << 9)
+    words = _grid("IQ2_XS").index_of(magnitudes) | ((signs & np.uint8(127)).astype(np.uint16) << 9)
     return _as_bytes(coded.scale.astype("<u2")[:, None], words.astype("<u2"), _joined(_even(coded.factors)))
 
 
 def _iq2_s(blocks: Bytes) -> Coded:
-    places = blocks[:, 2:34] | (_fields(blocks[:, 66:74], 2, 4, 2).astype(np.uint16) << 8)
-    magnitudes = _grid("IQ2_S").numbers_at(places)
+    indices = blocks[:, 2:34] | (_fields(blocks[:, 66:74], 2, 4, 2).astype(np.uint16) << 8)
+    magnitudes = _grid("IQ2_S").numbers_at(indices)
     return Coded(_signed(magnitudes, blocks[:, 34:66]), _odd(_halved(blocks[:, 74:])), _words(blocks, 0, 2)[:, 0])
 
 
 def _to_iq2_s(coded: Coded) -> Bytes:
     magnitudes, signs = _magnitudes_and_signs(coded.codes)
-    places = _grid("IQ2_S").place_of(magnitudes)
-    high = _from_fields(places >> 8, 2, 4, "u1")
+    indices = _grid("IQ2_S").index_of(magnitudes)
+    high = _from_fields(indices >> 8, 2, 4, "u1")
     scales = _joined(_even(coded.factors))
-    return _as_bytes(coded.scale.astype("<u2")[:, None], places.astype(np.uint8), signs, high, scales)
+    return _as_bytes(coded.scale.astype("<u2")[:, None], indices.astype(np.uint8), signs, high, scales)
 
 
 def _iq3_xxs(blocks: Bytes) -> Coded:
@@ -289,22 +289,22 @@ def _iq3_xxs(blocks: Bytes) -> Coded:
 
 def _to_iq3_xxs(coded: Coded) -> Bytes:
     magnitudes, signs = _magnitudes_and_signs(coded.codes)
-    places = _grid("IQ3_XXS").place_of(magnitudes).astype(np.uint8)
-    return _as_bytes(coded.scale.astype("<u2")[:, None], places, _seven_signs(signs, coded.factors))
+    indices = _grid("IQ3_XXS").index_of(magnitudes).astype(np.uint8)
+    return _as_bytes(coded.scale.astype("<u2")[:, None], indices, _seven_signs(signs, coded.factors))
 
 
 def _iq3_s(blocks: Bytes) -> Coded:
-    places = blocks[:, 2:66] | (_fields(blocks[:, 66:74], 1, 8, 1).astype(np.uint16) << 8)
-    magnitudes = _grid("IQ3_S").numbers_at(places)
+    indices = blocks[:, 2:66] | (_fields(blocks[:, 66:74], 1, 8, 1).astype(np.uint16) << 8)
+    magnitudes = _grid("IQ3_S").numbers_at(indices)
     factors = _twice(_odd(_halved(blocks[:, 106:])))
     return Coded(_signed(magnitudes, blocks[:, 74:106]), factors, _words(blocks, 0, 2)[:, 0])
 
 
 def _to_iq3_s(coded: Coded) -> Bytes:
     magnitudes, signs = _magnitudes_and_signs(coded.codes)
-    places = _grid("IQ3_S").place_of(magnitudes)
-    high, scales = _from_fields(places >> 8, 1, 8, "u1"), _joined(_even(coded.factors[:, ::2]))
-    return _as_bytes(coded.scale.astype("<u2")[:, None], places.astype(np.uint8), high, signs, scales)
+    indices = _grid("IQ3_S").index_of(magnitudes)
+    high, scales = _from_fields(indices >> 8, 1, 8, "u1"), _joined(_even(coded.factors[:, ::2]))
+    return _as_bytes(coded.scale.astype("<u2")[:, None], indices.astype(np.uint8), high, signs, scales)
 
 
 def _lowered(codes: Bytes, below: npt.NDArray[Any]) -> Bytes:
@@ -314,16 +314,16 @@ def _lowered(codes: Bytes, below: npt.NDArray[Any]) -> Bytes:
 
 def _iq1_s(blocks: Bytes) -> Coded:
     words = _words(blocks, 34, 16)
-    places = blocks[:, 2:34] | (_fields(words, 3, 4, 3) << 8)
-    codes = _lowered(_grid("IQ1_S").numbers_at(places), np.repeat(words >> 15, 4, axis=1))
+    indices = blocks[:, 2:34] | (_fields(words, 3, 4, 3) << 8)
+    codes = _lowered(_grid("IQ1_S").numbers_at(indices), np.repeat(words >> 15, 4, axis=1))
     return Coded(codes, _twice(_odd((words >> 12) & 7)), _words(blocks, 0, 2)[:, 0])
 
 
 def _to_iq1_s(coded: Coded) -> Bytes:
-    places, below = _grid("IQ1_S").place_of(coded.codes >> np.uint8(2)), _below(coded.codes)
-    words = _from_fields(places >> 8, 3, 4, "<u2") | (_even(coded.factors[:, ::2]).astype("<u2") << 12)
+    indices, below = _grid("IQ1_S").index_of(coded.codes >> np.uint8(2)), _below(coded.codes)
+    words = _from_fields(indices >> 8, 3, 4, "<u2") | (_even(coded.factors[:, ::2]).astype("<u2") << 12)
     words |= below[:, ::4].astype("<u2") << 15
-    return _as_bytes(coded.scale.astype("<u2")[:, None], places.astype(np.uint8), words)
+    return _as_bytes(coded.scale.astype("<u2")[:, None], indices.astype(np.uint8), words)
 
 
 def _below(codes: Bytes) -> Bytes:
@@ -333,8 +333,8 @@ def _below(codes: Bytes) -> Bytes:
 
 def _iq1_m(blocks: Bytes) -> Coded:
     words, high = _words(blocks, 48, 8), _halved(blocks[:, 32:48])
-    places = blocks[:, :32] | ((high & np.uint8(7)).astype(np.uint16) << 8)
-    codes = _lowered(_grid("IQ1_M").numbers_at(places), high >> np.uint8(3))
+    indices = blocks[:, :32] | ((high & np.uint8(7)).astype(np.uint16) << 8)
+    codes = _lowered(_grid("IQ1_M").numbers_at(indices), high >> np.uint8(3))
     return Coded(codes, _odd(_fields(words, 3, 4, 3)), _iq1_m_scale(words))
 
 
@@ -344,11 +344,11 @@ def _iq1_m_scale(words: npt.NDArray[Any]) -> npt.NDArray[np.uint16]:
 
 
 def _to_iq1_m(coded: Coded) -> Bytes:
-    places = _grid("IQ1_M").place_of(coded.codes >> np.uint8(2))
-    high = (places >> 8).astype(np.uint8) | (_below(coded.codes) << np.uint8(3))
+    indices = _grid("IQ1_M").index_of(coded.codes >> np.uint8(2))
+    high = (indices >> 8).astype(np.uint8) | (_below(coded.codes) << np.uint8(3))
     words = _from_fields(_even(coded.factors), 3, 4, "<u2")
     words |= _fields(coded.scale[:, None], 4, 4, 4).astype("<u2") << 12
-    return _as_bytes(places.astype(np.uint8), _joined(high), words)
+    return _as_bytes(indices.astype(np.uint8), _joined(high), words)
 
 
 _POWERS = np.array([1, 3, 9, 27, 81], dtype=np.uint8)

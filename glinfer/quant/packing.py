@@ -200,16 +200,16 @@ def _descended(x: Floats, weights: Floats, numbers: Floats, low: int, high: int)
     sum_xl, sum_l2 = (weighted * numbers).sum(axis=1), (weights * numbers * numbers).sum(axis=1)
     for _ in range(5):
         changes = False
-        for place in range(x.shape[1]):
-            old, w = numbers[:, place], weights[:, place]
-            rest_xl, rest_l2 = sum_xl - weighted[:, place] * old, sum_l2 - w * old * old
-            new = np.rint(x[:, place] * rest_l2 / rest_xl).clip(low, high)
-            new_xl, new_l2 = rest_xl + weighted[:, place] * new, rest_l2 + w * new * new
+        for column in range(x.shape[1]):
+            old, w = numbers[:, column], weights[:, column]
+            rest_xl, rest_l2 = sum_xl - weighted[:, column] * old, sum_l2 - w * old * old
+            new = np.rint(x[:, column] * rest_l2 / rest_xl).clip(low, high)
+            new_xl, new_l2 = rest_xl + weighted[:, column] * new, rest_l2 + w * new * new
             better = (rest_xl > 0) & (rest_l2 > 0) & (new != old) & (new_l2 > 0)
             better &= new_xl * new_xl * sum_l2 > sum_xl * sum_xl * new_l2
             if better.any():
                 changes = True
-                numbers[:, place] = np.where(better, new, old)
+                numbers[:, column] = np.where(better, new, old)
                 sum_xl, sum_l2 = np.where(better, new_xl, sum_xl), np.where(better, new_l2, sum_l2)
         if not changes:
             break

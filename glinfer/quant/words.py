@@ -76,8 +76,8 @@ def bfloat16_bits(weights: FloatMatrix) -> npt.NDArray[np.uint32]:
 
 def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatrix]:
     per_word, largest = 32 // bits, (1 << (bits - 1)) - 1
-    by_place = weights.reshape(len(weights), -1, per_word).transpose(2, 0, 1)
-    numbers = np.ascontiguousarray(by_place)  # a copy is fast: NumPy is slow on every second or fourth number
+    by_word = weights.reshape(len(weights), -1, per_word).transpose(2, 0, 1)
+    numbers = np.ascontiguousarray(by_word)  # a copy is fast: NumPy is slow on every second or fourth number
     step = _peaks(numbers) / np.float32(largest)
     inverse = np.divide(1.0, step, out=np.zeros_like(step), where=step >= np.finfo(np.float32).tiny)
     words, up = numbers.shape[2], np.uint32(32 - bits)
@@ -92,10 +92,10 @@ def _encode_integers(weights: FloatMatrix, bits: int) -> tuple[Words, FloatMatri
     return found, step * np.float32(2.0 ** (bits - 32))
 
 
-def _peaks(places: FloatMatrix) -> FloatMatrix:
-    """The largest magnitude of each row in each group of inputs, [outputs, 4], of weights [places, outputs, words]."""
-    sizes = np.abs(places).max(axis=0)
-    if len(places) == 2:
+def _peaks(numbers: FloatMatrix) -> FloatMatrix:
+    """The largest magnitude of each row in each group of inputs, [outputs, 4], of weights [numbers, outputs, words]."""
+    sizes = np.abs(numbers).max(axis=0)
+    if len(numbers) == 2:
         sizes = np.maximum(sizes[:, ::2], sizes[:, 1::2])
     if sizes.shape[1] % GROUPS:
         sizes = np.pad(sizes, ((0, 0), (0, -sizes.shape[1] % GROUPS)))

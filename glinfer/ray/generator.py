@@ -179,6 +179,6 @@ def _with_columns(batch: Any, columns: Mapping[str, list[Any]]) -> Any:
 def _array(values: list[Any]) -> Any:
     """An array of objects, which keeps lists as lists and texts unpadded."""
     made = np.empty(len(values), dtype=object)
-    for place, value in enumerate(values):
-        made[place] = value
+    for index, value in enumerate(values):
+        made[index] = value
     return made

@@ -63,7 +63,7 @@ class Access:
         if found is None:
             return None
         digest, known = hashlib.sha256(found).digest(), [hashlib.sha256(key.encode()).digest() for key in self.keys]
-        return max((place for place, each in enumerate(known) if hmac.compare_digest(digest, each)), default=None)
+        return max((index for index, each in enumerate(known) if hmac.compare_digest(digest, each)), default=None)
 
 
 def is_loopback(host: str) -> bool:

@@ -91,9 +91,9 @@ class _Answer:
                 if calls is not None:
                     deltas = [*filter(None, deltas), *calls.push(event.text, event.calls, last=result is not None)]
                 logprobs = chat_logprobs(self.tokenizer, found) if found else None
-                for place, delta in enumerate(deltas or [{}]):
-                    if delta or (logprobs and not place):
-                        yield of(index, delta, None, None if place else logprobs)
+                for part, delta in enumerate(deltas or [{}]):
+                    if delta or (logprobs and not part):
+                        yield of(index, delta, None, None if part else logprobs)
                 if result is not None:
                     reason = result.stats.finish_reason
                     yield of(index, {}, reason if calls is None else calls.finish_reason(reason))

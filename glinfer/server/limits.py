@@ -120,9 +120,9 @@ class ConnectionLimits:
 
 
 def share(free: int, shared: int) -> int:
-    """The places that one client may take of the ``free`` ones, so that the next client always finds some.
+    """The slots that one client may take of the ``free`` ones, so that the next client always finds some.
 
-    Of the last ``shared`` places it may take only half.
+    Of the last ``shared`` slots it may take only half.
     """
     return free - min(free, shared) // 2
 

@@ -49,12 +49,12 @@ class ChatPage:
 
 def _modules(root: Path, entry: str) -> dict[str, Path]:
     """A module of the page and its imports, by their paths in the page."""
-    places = {ANSWERS: root / MARKDOWN_ANSWERS}
+    files = {ANSWERS: root / MARKDOWN_ANSWERS}
     found, waiting = dict[str, Path](), [entry]
     while waiting:
         name = waiting.pop()
         if name not in found:
-            found[name] = file = places.get(name, root / name)
+            found[name] = file = files.get(name, root / name)
             imported = imports_of(file.read_text(encoding="utf-8"))
             waiting += [posixpath.normpath(posixpath.join(posixpath.dirname(name), each)) for each in imported]
     return found

@@ -68,10 +68,10 @@ class RequestBody(Strict):
         try:
             return cls.model_validate(given)
         except ValidationError as error:
-            raise _said(error) from None
+            raise _validation_error(error) from None
 
 
-def _said(error: ValidationError) -> ApiError:
+def _validation_error(error: ValidationError) -> ApiError:
     """The first error in one line; for a field that allows several types, the error of the nearest type."""
     found_all = error.errors(include_url=False, include_context=False)
     alike = [each for each in found_all if each["loc"][:1] == found_all[0]["loc"][:1]]
@@ -79,17 +79,17 @@ def _said(error: ValidationError) -> ApiError:
     parts = [part[:_MAX_NAME] if isinstance(part, str) else part for part in first["loc"]]
     field = str(parts[0]) if parts else None
     ends = {0} | ({len(parts) - 1} if first["type"] == "extra_forbidden" else set())  # fields, whatever their names
-    places = [str(part) for at, part in enumerate(parts) if at in ends or not isinstance(part, str) or _is_name(part)]
-    place = ".".join(each if each.isidentifier() or each.isdigit() else quoted(each) for each in places) or "the body"
+    names = [str(part) for at, part in enumerate(parts) if at in ends or not isinstance(part, str) or _is_name(part)]
+    name = ".".join(each if each.isidentifier() or each.isdigit() else quoted(each) for each in names) or "the body"
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix for errors of our checks
     message = message[:1].lower() + message[1:]
     if first["type"] == "extra_forbidden":
-        return ApiError(f"there is no field {place}; see /openapi.json", param=field, code="unknown_parameter")
+        return ApiError(f"there is no field {name}; see /openapi.json", param=field, code="unknown_parameter")
     if first["type"] == "missing":
-        return ApiError(f"the field {place} is missing", param=field, code="missing_parameter")
+        return ApiError(f"the field {name} is missing", param=field, code="missing_parameter")
     found = quoted(first["input"])
     found = found if len(found) <= 60 else f"{found[:57]}..."
-    return ApiError(f"{place}: found {found}; {message}", param=field, code="invalid_value")
+    return ApiError(f"{name}: found {found}; {message}", param=field, code="invalid_value")
 
 
 def listed(prompts: str | list[Any]) -> list[str | list[int]]:
@@ -195,7 +195,7 @@ class StructuredBody(SamplingBody):
         Raises:
             ApiError: ``response_format`` contradicts itself.
         """
-        form = structured.asked_by(self.response_format)
+        form = structured.schema_of_format(self.response_format)
         given = ((name, kind, getattr(self, name)) for name, kind in _GUIDED.items())
         found = {name: {kind: value} for name, kind, value in given if value is not None}
         return {**({} if form is None else {"response_format": form}), **found}
@@ -211,7 +211,7 @@ class TextPart(Strict):
 
 
 class ImageUrl(Strict):
-    """The place of an image."""
+    """The URL of an image."""
 
     ignored = frozenset({"detail"})
 
@@ -256,7 +256,7 @@ class ChatMessage(Strict):
     name: StrictStr | None = None
     """The name of a tool, for templates that use it; otherwise ignored."""
     reasoning_content: StrictStr | None = None
-    """Thoughts; kept in the next prompt if they led to calls and the template has a place for them."""
+    """Thoughts; kept in the next prompt if they led to calls and the template accepts them."""
     tool_calls: Annotated[Several[structured.ToolCall], Field(max_length=LIMITS.tools)] | None = None
     """The assistant's tool calls."""
     tool_call_id: StrictStr | None = None
@@ -265,7 +265,7 @@ class ChatMessage(Strict):
     audio: None = None
     """Only empty: clients that return an answer unchanged send these two fields."""
 
-    def message(self, place: int) -> dict[str, Any]:
+    def message(self, index: int) -> dict[str, Any]:
         """The message in the form for templates.
 
         Raises:
@@ -273,14 +273,14 @@ class ChatMessage(Strict):
         """
         if self.content in (None, []) and not self.tool_calls:
             raise ApiError(
-                f"message {place} has no content; expected a text", param="messages", code="missing_parameter"
+                f"message {index} has no content; expected a text", param="messages", code="missing_parameter"
             )
         if self.tool_calls and self.role != "assistant":
-            raise ApiError(f"message {place} has tool_calls; expected them only from the assistant", param="messages")
+            raise ApiError(f"message {index} has tool_calls; expected them only from the assistant", param="messages")
         content = joined(self.content or "")
         found: dict[str, Any] = {"role": "system" if self.role == "developer" else self.role, "content": content}
         if self.tool_calls:
-            found["tool_calls"] = [each.for_template(place) for each in self.tool_calls]
+            found["tool_calls"] = [each.for_template(index) for each in self.tool_calls]
             if self.reasoning_content:
                 found["reasoning_content"] = self.reasoning_content
             if self.reasoning_content and not content:
@@ -293,7 +293,7 @@ class ChatMessage(Strict):
 
 def conversation(messages: Sequence[ChatMessage]) -> list[dict[str, Any]]:
     """A conversation in the form for templates; errors as in :meth:`ChatMessage.message`."""
-    return [each.message(place) for place, each in enumerate(messages)]
+    return [each.message(index) for index, each in enumerate(messages)]
 
 
 Messages = Annotated[Several[ChatMessage], Field(min_length=1, max_length=LIMITS.messages)]

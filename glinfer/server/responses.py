@@ -14,7 +14,7 @@ from glinfer.server.generation import Usage, answer_size, chat_requests, ended, 
 from glinfer.server.protocol import InputItem, ResponseRequest, joined
 from glinfer.server.state import Asked
 from glinfer.server.streaming import Events, EventStream, event_bytes
-from glinfer.server.structured import CalledFunction, ResponseText, ToolCall, asked_by
+from glinfer.server.structured import CalledFunction, ResponseText, ToolCall, schema_of_format
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured.tools import CallForm
 from glinfer.text.reply import ChatPart
@@ -26,7 +26,7 @@ Event = tuple[str, dict[str, Any]]
 async def responses(asked: Asked[ResponseRequest]) -> ASGIApp:
     """Respond to an input."""
     body = asked.body
-    structure = asked_by(None if body.text is None else body.text.format)
+    structure = schema_of_format(None if body.text is None else body.text.format)
     (request,), form = await chat_requests(
         asked,
         lambda: messages_of(body.input, body.instructions),
@@ -145,41 +145,41 @@ def messages_of(given: str | Sequence[InputItem], instructions: str | None) -> l
         return [*first, {"role": "user", "content": given}]
     messages: list[dict[str, Any]] = []
     names: dict[str, str] = {}
-    for place, item in enumerate(given):
+    for index, item in enumerate(given):
         if item.type == "function_call":
-            call = _call(place, item)
+            call = _call(index, item)
             names[item.call_id or ""] = call["function"]["name"]
             if not messages or messages[-1]["role"] != "assistant":
                 messages.append({"role": "assistant", "content": ""})
             messages[-1].setdefault("tool_calls", []).append(call)
         elif item.type == "function_call_output":
             if item.call_id is None or item.output is None:
-                raise ApiError(f"input item {place} lacks call_id or output; expected both", param="input")
+                raise ApiError(f"input item {index} lacks call_id or output; expected both", param="input")
             name = {"name": names[item.call_id]} if item.call_id in names else {}
             messages.append({"role": "tool", "content": joined(item.output), "tool_call_id": item.call_id, **name})
         elif item.type != "reasoning":
-            messages.append(_message(place, item))
+            messages.append(_message(index, item))
     if first and messages and messages[0]["role"] == "system":  # templates accept one system prompt
         head = messages.pop(0)
         first[0]["content"] += f"\n\n{head['content']}"
     return [*first, *messages]
 
 
-def _message(place: int, item: InputItem) -> dict[str, Any]:
+def _message(index: int, item: InputItem) -> dict[str, Any]:
     if item.type == "item_reference":
         raise ApiError(
-            f"input item {place} refers to an earlier answer, and none are kept; send the item itself", param="input"
+            f"input item {index} refers to an earlier answer, and none are kept; send the item itself", param="input"
         )
     if item.role is None or item.content is None:
-        raise ApiError(f"input item {place} lacks role or content; expected a message", param="input")
+        raise ApiError(f"input item {index} lacks role or content; expected a message", param="input")
     return {"role": "system" if item.role == "developer" else item.role, "content": joined(item.content)}
 
 
-def _call(place: int, item: InputItem) -> dict[str, Any]:
+def _call(index: int, item: InputItem) -> dict[str, Any]:
     if item.name is None or item.arguments is None or item.call_id is None:
-        raise ApiError(f"input item {place} lacks call_id, name or arguments; expected a call", param="input")
+        raise ApiError(f"input item {index} lacks call_id, name or arguments; expected a call", param="input")
     function = CalledFunction(name=item.name, arguments=item.arguments)
-    return ToolCall(id=item.call_id, function=function).for_template(place, "input")
+    return ToolCall(id=item.call_id, function=function).for_template(index, "input")
 
 
 class OutputItems:
@@ -203,7 +203,7 @@ class OutputItems:
             if delta.get("content"):
                 yield from self._say(delta["content"])
             for call in delta.get("tool_calls", ()):
-                yield from self._go_on_calling(call)
+                yield from self._continue_call(call)
 
     def finish(self, status: str) -> Iterator[Event]:
         """End the last item with the status of the answer; an answer without items gets an empty message."""
@@ -212,26 +212,26 @@ class OutputItems:
         yield from self._close(status)
 
     @property
-    def _place(self) -> dict[str, Any]:
+    def _item(self) -> dict[str, Any]:
         return {"item_id": self.items[-1]["id"], "output_index": len(self.items) - 1}
 
     def _say(self, text: str) -> Iterator[Event]:
         if not self._open or self.items[-1]["type"] != "message":
             yield from self._begin({"id": new_id("msg_"), "type": "message", "role": "assistant", "content": []})
             self.items[-1]["content"] = [_part("")]
-            yield "response.content_part.added", {**self._place, "content_index": 0, "part": _part("")}
+            yield "response.content_part.added", {**self._item, "content_index": 0, "part": _part("")}
         self.items[-1]["content"][0]["text"] += text
         if text:
-            yield "response.output_text.delta", {**self._place, "content_index": 0, "delta": text, "logprobs": []}
+            yield "response.output_text.delta", {**self._item, "content_index": 0, "delta": text, "logprobs": []}
 
-    def _go_on_calling(self, call: dict[str, Any]) -> Iterator[Event]:
+    def _continue_call(self, call: dict[str, Any]) -> Iterator[Event]:
         function = call["function"]
         if "id" in call:
             item = {"id": new_id("fc_"), "type": "function_call", "call_id": call["id"], "name": function["name"]}
             yield from self._begin({**item, "arguments": ""})
         self.items[-1]["arguments"] += function["arguments"]
         if function["arguments"]:
-            yield "response.function_call_arguments.delta", {**self._place, "delta": function["arguments"]}
+            yield "response.function_call_arguments.delta", {**self._item, "delta": function["arguments"]}
 
     def _begin(self, item: dict[str, Any]) -> Iterator[Event]:
         yield from self._close("completed")
@@ -245,12 +245,12 @@ class OutputItems:
         item, self._open = self.items[-1], False
         item["status"] = status
         if item["type"] == "message":
-            place, (part,) = {**self._place, "content_index": 0}, item["content"]
-            yield "response.output_text.done", {**place, "text": part["text"], "logprobs": []}
-            yield "response.content_part.done", {**place, "part": part}
+            where, (part,) = {**self._item, "content_index": 0}, item["content"]
+            yield "response.output_text.done", {**where, "text": part["text"], "logprobs": []}
+            yield "response.content_part.done", {**where, "part": part}
         else:
             function = {"name": item["name"], "arguments": item["arguments"]}
-            yield "response.function_call_arguments.done", {**self._place, **function}
+            yield "response.function_call_arguments.done", {**self._item, **function}
         yield "response.output_item.done", {"output_index": len(self.items) - 1, "item": item}
 
 

@@ -21,7 +21,7 @@ ToolName = Annotated[StrictStr, Field(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
 
 
 class SchemaFields(Strict):
-    """The fields beside a schema."""
+    """The fields next to a schema."""
 
     name: StrictStr | None = None
     """Ignored."""
@@ -122,10 +122,10 @@ class ToolCall(Strict):
     type: Literal["function"] | None = None
     function: CalledFunction
 
-    def for_template(self, place: int, param: str = "messages") -> dict[str, Any]:
+    def for_template(self, index: int, param: str = "messages") -> dict[str, Any]:
         """The call in the form for templates, with its arguments as an object.
 
-        ``place`` and ``param`` give its index and field in the request, for errors.
+        ``index`` and ``param`` give its index and field in the request, for errors.
 
         Raises:
             ApiError: the arguments are not a JSON object.
@@ -136,7 +136,7 @@ class ToolCall(Strict):
             arguments = None
         if not isinstance(arguments, dict):
             where = "message" if param == "messages" else "item"
-            raise ApiError(f"the arguments of a call in {where} {place} are not a JSON object", param=param)
+            raise ApiError(f"the arguments of a call in {where} {index} are not a JSON object", param=param)
         function = {"name": self.function.name, "arguments": arguments}
         return {**({} if self.id is None else {"id": self.id}), "type": "function", "function": function}
 
@@ -175,7 +175,7 @@ def tool_use(
     """The model's call form, the tools in the form for its template, and the grammar of answers; None without tools.
 
     Only functions are used of a response's tools. Its clients always send some, so they are ignored if the model's
-    template has no place for them, unless ``tool_choice`` requires a call.
+    template does not accept them, unless ``tool_choice`` requires a call.
 
     Raises:
         ApiError: the model's template has no tools, the chosen tool does not exist, or two have the same name.
@@ -229,7 +229,7 @@ def _call_form(served: Served) -> CallForm:
     return form
 
 
-def asked_by(form: ResponseFormat | TextFormat | None) -> Mapping[str, Any] | None:
+def schema_of_format(form: ResponseFormat | TextFormat | None) -> Mapping[str, Any] | None:
     """The option for a ``response_format``, or for the ``text.format`` of a response.
 
     Raises:

@@ -112,14 +112,14 @@ async def score(asked: Asked[protocol.ScoreRequest]) -> ASGIApp:
     def work() -> list[list[int]]:
         found = []
         served.refuse_long([text for text in given if isinstance(text, str)], most)
-        for place, text in enumerate(given):
+        for index, text in enumerate(given):
             ids = served.tokenizer.encode(text) if isinstance(text, str) else text
-            found.append(check_tokens(f"text {place}", ids, served.loaded.config))
+            found.append(check_tokens(f"text {index}", ids, served.loaded.config))
             if (total := sum(map(len, found))) > most:
                 raise InputError(f"the texts have at least {total} tokens; expected at most {most} at once")
-        for place, ids in enumerate(found):
+        for index, ids in enumerate(found):
             if len(ids) < 2:
-                raise InputError(f"text {place} has {len(ids)} token; expected at least 2, one to predict from another")
+                raise InputError(f"text {index} has {len(ids)} token; expected at least 2, one to predict from another")
         return found
 
     texts = await asked.off_loop(work, "input")

@@ -106,7 +106,7 @@ class Runner(Served):
 
     @property
     def waiting(self) -> int:
-        """The number of sequences that wait for a place."""
+        """The number of sequences that wait for a slot."""
         return max(0, self.live - self.running - len(self.works))
 
 
@@ -164,21 +164,21 @@ class Worker:
         return sum(served.live for served in self.served.values())
 
     def admit(self, served: Runner, count: int, client: Hashable = None) -> Channel:
-        """Admit a request of ``count`` sequences; a client may use its share of the waiting places.
+        """Admit a request of ``count`` sequences; a client may use its share of the waiting slots.
 
         Raises:
             ApiError: the model is being loaded, or the limit of all clients or of this one is reached.
         """
         served.loaded  # noqa: B018
-        own, places = served.clients[client], served.slots + self.max_waiting
-        if count > (most := share(places, self.max_waiting)):
+        own, slots = served.clients[client], served.slots + self.max_waiting
+        if count > (most := share(slots, self.max_waiting)):
             raise ApiError(f"the request has {count} sequences; this server takes at most {most} at once", param="n")
-        most = share(places - served.live + own, self.max_waiting)
+        most = share(slots - served.live + own, self.max_waiting)
         if own + count > most:
             self.metrics.rejected.labels("queue_full").inc()
             rounds = served.live // max(1, served.slots)  # each takes about a second
             raise ApiError(
-                f"{served.live} of {places} sequences are running or waiting, {own} of them yours; "
+                f"{served.live} of {slots} sequences are running or waiting, {own} of them yours; "
                 f"one client may have {most}; try again later",
                 status=429,
                 code="queue_full",

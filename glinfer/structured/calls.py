@@ -110,8 +110,8 @@ class CallParser(ABC):
     def _text(self) -> ToolPart | None:
         """The text before the opening; None until more text comes."""
         held, opening = self._held, self._opening
-        places = range(len(held) if self._anywhere else not self._said)
-        begins = (at for at in places if held.startswith(opening, at) or opening.startswith(held[at:]))
+        starts = range(len(held) if self._anywhere else not self._said)
+        begins = (at for at in starts if held.startswith(opening, at) or opening.startswith(held[at:]))
         at = next(begins, len(held))
         sure = held[:at].rstrip() if self._anywhere else held[:at]  # spaces before a call belong to the form
         if held.startswith(opening, at):

@@ -81,9 +81,9 @@ class Constraint:
             return []
         found = list(self._matcher.compute_ff_tokens())[:most]
         self._check()
-        for place, token in enumerate(found):
+        for index, token in enumerate(found):
             if token >= self._vocab:
-                return self._taken(found[:place])
+                return self._taken(found[:index])
         return self._taken(found)
 
     def push(self, token: int) -> None:

@@ -80,7 +80,7 @@ def _patterns(names: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, 
         texts = ["".join(f"\\x{{{ord(letter):x}}}" for letter in each) for each in allowed if each not in own]
         return {**closed, "properties": own, "patternProperties": {f"^(?:{'|'.join(texts)})$": rest} if texts else {}}
     if properties or (patterns and (kinds or len(patterns) > 1)):
-        raise _refused("properties or patternProperties beside it; leave one of them out")
+        raise _refused("properties or patternProperties next to it; leave one of them out")
     if kind == "format" and names["format"] not in _FORMATS:
         raise _refused(f"the format {quoted(names['format'])}; expected one of {', '.join(_FORMATS)}")
     pattern = f"^{_FORMATS[names['format']]}$" if kind == "format" else str(names.get("pattern", r"^[\s\S]*$"))
@@ -89,7 +89,7 @@ def _patterns(names: Mapping[str, Any], schema: Mapping[str, Any]) -> dict[str, 
     if lengths:
         found = _REPEATED.fullmatch(pattern)
         if found is None:
-            raise _refused(f"a length beside the pattern {quoted(pattern)}; write the length into the pattern")
+            raise _refused(f"a length next to the pattern {quoted(pattern)}; write the length into the pattern")
         pattern = f"^{found[1]}{{{max(low, found[2] == '+')},{names.get('maxLength', '')}}}$"
     return {**closed, "patternProperties": {pattern: rest}}
 

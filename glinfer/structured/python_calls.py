@@ -75,7 +75,7 @@ class _Values(SchemaRules):
         return f"({' | '.join(map(json.dumps, sorted(written)))})"
 
     def unknown(self, schema: Mapping[str, Any]) -> list[str]:
-        """Also those whose rules need others beside them."""
+        """Also those whose rules need others next to them."""
         found = super().unknown(schema)
         found += ["additionalProperties"] if isinstance(schema.get("additionalProperties"), Mapping) else []
         found += ["required"] if "required" in schema and "properties" not in schema else []

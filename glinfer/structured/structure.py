@@ -64,7 +64,7 @@ def structure_of(given: Mapping[str, Any]) -> Structure | None:
     return Structure.checked(*named[0]) if named else None
 
 
-def wants_whole(incomplete: object) -> bool:
+def requires_complete(incomplete: object) -> bool:
     """Whether the option ``incomplete`` makes a text with an incomplete structure an error."""
     if incomplete not in (ERROR, PARTIAL):
         raise InputError(f"incomplete is {quoted(incomplete)}; expected {ERROR!r} or {PARTIAL!r}")
@@ -144,9 +144,9 @@ def _choices_text(given: object) -> str:
         raise StructureError(f"choices is {type(given).__name__}; expected a list of texts")
     if not given or len(given) > MAX_CHOICES:
         raise StructureError(f"choices has {len(given)} texts; expected 1 to {MAX_CHOICES}")
-    for place, each in enumerate(given):
+    for index, each in enumerate(given):
         if not isinstance(each, str) or not each or not is_unicode(each):
-            raise StructureError(f"choice {place} is {quoted(each)}; expected a text of at least one character")
+            raise StructureError(f"choice {index} is {quoted(each)}; expected a text of at least one character")
     return json.dumps(list(dict.fromkeys(given)), ensure_ascii=False)
 
 

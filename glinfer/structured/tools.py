@@ -89,7 +89,7 @@ FORMS: Mapping[str, CallForm] = {
     )
 }
 """The call forms by name."""
-_OTHER_CALLS = ("<function", "tool_name")  # of templates with parameters in a form of their own
+_OTHER_CALLS = ("<function", "tool_name")  # of templates with parameters in their own form
 
 
 def tool_form(template: str, control: Mapping[str, int] | None = None) -> CallForm:
@@ -201,7 +201,7 @@ class ToolParser(CallParser):
 
     def _json(self, text: str) -> tuple[str, str, bool]:
         """Arguments in JSON, the text after them, and whether they have ended."""
-        for place, letter in enumerate(text):
+        for index, letter in enumerate(text):
             if self._escaped:
                 self._escaped = False
             elif self._quoted:
@@ -213,7 +213,7 @@ class ToolParser(CallParser):
             elif letter in "}]":
                 self._depth -= 1
                 if self._depth == 0:
-                    return text[: place + 1], text[place + 1 :], True
+                    return text[: index + 1], text[index + 1 :], True
         return text, "", False
 
     def _behind(self) -> ToolPart | None:

@@ -1,4 +1,4 @@
-"""Values of a JSON schema that a tool call writes in a form of its own: the rules of a grammar for them."""
+"""Values of a JSON schema that a tool call writes in its own form: the rules of a grammar for them."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class SchemaRules(ABC):
         """
         if not self._strict:
             return None
-        place = f"{where or 'its arguments'} of the tool {self._tool}"
+        found = f"{where or 'its arguments'} of the tool {self._tool}"
         raise StructureError(
-            f"the keyword {self.unknown(schema)[0]!r} in {place} is not supported; leave it out, or strict"
+            f"the keyword {self.unknown(schema)[0]!r} in {found} is not supported; leave it out, or strict"
         )
 
     def value(self, schema: object, where: str) -> str:

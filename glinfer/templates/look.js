@@ -66,7 +66,7 @@
   const size = document.getElementById("size");
   const room = document.getElementById("viewer-room");
   let links = [];
-  let place = 0;
+  let index = 0;
 
   function full(on) {
     viewer.classList.toggle("full", on);
@@ -76,12 +76,12 @@
 
   /** Show one of the pictures that the page shows now; before the first one comes the last. */
   function turn(to) {
-    place = (to + links.length) % links.length;
-    const shown = links[place].querySelector("img");
-    picture.src = dark.matches ? links[place].dataset.dark : links[place].getAttribute("href");
+    index = (to + links.length) % links.length;
+    const shown = links[index].querySelector("img");
+    picture.src = dark.matches ? links[index].dataset.dark : links[index].getAttribute("href");
     picture.alt = shown.alt;
-    const title = links[place].closest("figure").querySelector("figcaption").textContent;
-    document.getElementById("viewer-title").textContent = `${title} (${place + 1} of ${links.length})`;
+    const title = links[index].closest("figure").querySelector("figcaption").textContent;
+    document.getElementById("viewer-title").textContent = `${title} (${index + 1} of ${links.length})`;
     full(false);
   }
 
@@ -94,8 +94,8 @@
     viewer.showModal();
     room.focus();
   });
-  document.getElementById("previous").addEventListener("click", () => turn(place - 1));
-  document.getElementById("following").addEventListener("click", () => turn(place + 1));
+  document.getElementById("previous").addEventListener("click", () => turn(index - 1));
+  document.getElementById("following").addEventListener("click", () => turn(index + 1));
   size.addEventListener("click", () => full(!viewer.classList.contains("full")));
   picture.addEventListener("click", () => full(!viewer.classList.contains("full")));
   viewer.addEventListener("keydown", (event) => {
@@ -103,10 +103,10 @@
     // In full size these keys scroll.
     if (by && !viewer.classList.contains("full")) {
       event.preventDefault();
-      turn(place + by);
+      turn(index + by);
     }
   });
-  viewer.addEventListener("close", () => links[place].focus());
+  viewer.addEventListener("close", () => links[index].focus());
 
   // Paper gets light pictures, which must be there before: a browser prints without waiting for them.
   if (dark.matches) for (const link of document.querySelectorAll("figure a")) new Image().src = link.href;

@@ -25,7 +25,7 @@ class Taken:
 
     Attributes:
         edge: length of the axis.
-        start, size, step: the selected places; the step is at least 1.
+        start, size, step: the selected elements; the step is at least 1.
         row, col: the strides.
     """
 
@@ -38,12 +38,12 @@ class Taken:
 
     @property
     def whole(self) -> bool:
-        """Whether all places are selected."""
+        """Whether all elements are selected."""
         return self.size == self.edge
 
     @property
     def last(self) -> int:
-        """The last selected place."""
+        """The last selected index."""
         return self.start + (self.size - 1) * self.step
 
 
@@ -92,7 +92,7 @@ class Assignment(Movement):
 
         Args:
             x: float32, float16 or int32.
-            index: whole numbers, slices, one Ellipsis and None.
+            index: integers, slices, one Ellipsis and None.
             value: a tensor, an array or a number that broadcasts to the part; converted to the type of x, to float16
                 rounded to nearest, ties to even.
 
@@ -162,10 +162,10 @@ def _taken(x: Tensor, parts: Sequence[Part], value: Tensor) -> tuple[list[Taken]
     """The slice that an index selects from each axis of x, the last for its columns, and its start in the value."""
     shape = shape_of(parts)
     steps = _steps_in(value, shape)
-    found, row, col, place = list[Taken](), 0, 0, 0
+    found, row, col, kept = list[Taken](), 0, 0, 0
     for part in parts:
-        down, across = steps[place] if part.kept else (0, 0)
-        place += part.kept
+        down, across = steps[kept] if part.kept else (0, 0)
+        kept += part.kept
         if part.axis is None:
             continue
         start, step = part.start, part.step

@@ -8,7 +8,7 @@ from glinfer.errors import InputError
 from glinfer.gl.layouts.flat import texels_for
 from glinfer.kernels.spec import Op, register
 from glinfer.tensors.base import Group, expect_floats
-from glinfer.tensors.tensor import Tensor, is_whole
+from glinfer.tensors.tensor import Tensor, is_integer
 
 METHODS = ("scatter", "gather")
 
@@ -50,7 +50,7 @@ class Backward(Group):
             )
         if into is not None and vocab is None and into.ndim == 2:
             vocab = into.shape[0]
-        if not is_whole(vocab) or vocab is None or vocab < 1:
+        if not is_integer(vocab) or vocab is None or vocab < 1:
             raise InputError(f"vocab is {vocab!r}; expected the number of rows of the table")
         shape = (int(vocab), grad.shape[-1])
         if into is not None and (into.shape != shape or into.dtype != "float32"):

@@ -13,7 +13,7 @@ from glinfer.errors import InputError, check_flag
 from glinfer.kernels.published.linear import ACTIVATIONS
 from glinfer.kernels.spec import DrawSpec, TensorSpec
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import FLOATS, Shape, Tensor, TensorDevice, is_whole, named, type_name
+from glinfer.tensors.tensor import FLOATS, Shape, Tensor, TensorDevice, is_integer, named, type_name
 
 _DECLARED = ("Tensor", "Tensor | None", "Sequence[Tensor]")
 
@@ -175,11 +175,11 @@ def expect_rows(**tensors: Tensor) -> None:
             raise InputError(f"{name} is a single number, without axes; expected at least one axis")
 
 
-def expect_whole(least: int, **numbers: int) -> None:
-    """Raise an InputError for anything but whole numbers from ``least`` on."""
+def expect_integers(least: int, **numbers: int) -> None:
+    """Raise an InputError for anything but integers from ``least`` on."""
     for name, number in numbers.items():
-        if not is_whole(number) or number < least:
-            raise InputError(f"{name} is {number!r}; expected a whole number from {least} on")
+        if not is_integer(number) or number < least:
+            raise InputError(f"{name} is {number!r}; expected an integer of at least {least}")
 
 
 def expect_same_shape(**tensors: Tensor | None) -> None:

@@ -114,7 +114,7 @@ class Device(Closing):
         Args:
             shape: the edges, each at least 0.
             value: a number.
-            dtype: ``float32``, ``float16`` or ``int32``; by default int32 for a whole number, else float32.
+            dtype: ``float32``, ``float16`` or ``int32``; by default int32 for an integer, else float32.
 
         Raises:
             InputError: the type cannot hold the value.
@@ -190,13 +190,13 @@ class Device(Closing):
             spent = () if timeline is None else [each / 1e6 for each in timeline.draws_ns]
         else:
             session.run({})
-        for place, spec in enumerate(session.plan.draws):
+        for index, spec in enumerate(session.plan.draws):
             row = self._counts.get(spec.kind, DrawRow(spec.kind, spec.op, 0, 0, 0, 0.0))
             shaders = dict.fromkeys((*row.shader.split(", "), spec.op))
             rows, cols = spec.extent({})
             self._counts[spec.kind] = DrawRow(spec.kind, ", ".join(shaders), row.count + 1, rows, cols, 0.0)
             if spent:
-                self._times[spec.kind] = self._times.get(spec.kind, 0.0) + spent[place]
+                self._times[spec.kind] = self._times.get(spec.kind, 0.0) + spent[index]
 
     @property
     def draws(self) -> DrawTable:
@@ -269,7 +269,7 @@ class Device(Closing):
 
 
 def numbers(values: Any) -> Array:
-    """Convert array-like values to an array of whole numbers or floats; InputError for anything else."""
+    """Convert array-like values to an array of integers or floats; InputError for anything else."""
     if isinstance(values, Tensor):
         raise InputError("found a tensor; use it directly, or on another device its copy: tensor.numpy()")
     try:

@@ -13,7 +13,7 @@ from glinfer.kernels.flat.lookup import table_defines
 from glinfer.kernels.spec import Op, TensorSpec, register
 from glinfer.tensors.base import Group, Result, expect_floats
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Tensor, is_whole
+from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Tensor, is_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -90,10 +90,10 @@ class Embeddings(Group):
         room = table.shape[0] - length
         if room < 0:
             raise InputError(f"x has {length} rows; table has only {table.shape[0]} positions")
-        if not is_whole(offset) or not 0 <= offset <= room:
+        if not is_integer(offset) or not 0 <= offset <= room:
             raise InputError(
                 f"offset is {offset!r} for {length} rows; table has {table.shape[0]} positions, so "
-                f"expected a whole number from 0 to {room}"
+                f"expected an integer from 0 to {room}"
             )
         reads = {"x": x, "table": table}
         return self._draw(position_draw, reads, x.shape, **result, length=length, offset=int(offset))
@@ -110,9 +110,9 @@ def _expect_rows(ids: Tensor, rows: int) -> None:
     numbers = ids.numpy()
     wrong = np.argwhere((numbers < 0) | (numbers >= rows))
     if len(wrong):
-        place = tuple(wrong[0].tolist())
-        at = f"at {list(place)} " if place else ""
-        raise InputError(f"id {numbers[place]} {at}has no row; the vocabulary is {rows} rows, 0 to {rows - 1}")
+        index = tuple(wrong[0].tolist())
+        at = f"at {list(index)} " if index else ""
+        raise InputError(f"id {numbers[index]} {at}has no row; the vocabulary is {rows} rows, 0 to {rows - 1}")
 
 
 register(Op("dequantize", ("weight",), integers=("weight",)))

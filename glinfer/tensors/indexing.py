@@ -1,4 +1,4 @@
-"""Indices of NumPy's basic indexing: whole numbers, slices, one Ellipsis, None for a new axis."""
+"""Indices of NumPy's basic indexing: integers, slices, one Ellipsis, None for a new axis."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from types import EllipsisType
 from typing import NamedTuple, SupportsIndex
 
 from glinfer.errors import InputError
-from glinfer.tensors.tensor import Shape, is_whole
+from glinfer.tensors.tensor import Shape, is_integer
 
 Index = slice | SupportsIndex | EllipsisType | None
 
 
 class Part(NamedTuple):
-    """The places that one part of an index selects.
+    """The elements that one part of an index selects.
 
     Attributes:
         axis: the axis of the tensor; None for a new one.
-        start, size, step: the selected places.
-        kept: whether the result keeps the axis; a whole number removes it.
+        start, size, step: the selected elements.
+        kept: whether the result keeps the axis; an integer removes it.
     """
 
     axis: int | None
@@ -36,19 +36,19 @@ def parts_of(shape: Shape, index: Sequence[Index]) -> list[Part]:
     if given > len(shape) or sum(part is Ellipsis for part in index) > 1:
         raise InputError(f"{at}; expected at most {len(shape)} numbers and slices, and one Ellipsis")
     whole = [slice(None)] * (len(shape) - given)
-    place = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
+    first = next((number for number, part in enumerate(index) if part is Ellipsis), len(index))
     found, axis = list[Part](), 0
-    for part in (*index[:place], *whole, *index[place + 1 :]):
+    for part in (*index[:first], *whole, *index[first + 1 :]):
         if part is None:
             found.append(Part(None, 0, 1, 1, True))
             continue
         edge = shape[axis]
         if isinstance(part, slice):
             found.append(Part(axis, *_steps(at, part, edge), True))
-        elif part is not Ellipsis and is_whole(part) and -edge <= operator.index(part) < edge:
+        elif part is not Ellipsis and is_integer(part) and -edge <= operator.index(part) < edge:
             found.append(Part(axis, operator.index(part) % edge, 1, 1, False))
         else:
-            expected = f"and no whole number from {-edge} to {edge - 1}" if edge else "and the axis has no elements"
+            expected = f"and no integer from {-edge} to {edge - 1}" if edge else "and the axis has no elements"
             raise InputError(f"{at}; {_spelt(part)} is not a slice, {expected}")
         axis += 1
     return found
@@ -64,7 +64,7 @@ def _steps(at: str, part: slice, size: int) -> tuple[int, int, int]:
     try:
         taken = range(size)[part]
     except (TypeError, ValueError) as error:
-        raise InputError(f"{at}; {_spelt(part)} is not a slice of whole numbers: {error}") from None
+        raise InputError(f"{at}; {_spelt(part)} is not a slice of integers: {error}") from None
     return (taken[0], len(taken), taken.step) if taken else (0, 0, 1)
 
 

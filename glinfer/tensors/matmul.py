@@ -177,10 +177,10 @@ class Products(Elementwise, Movement):
         with ExitStack() as made:
             if product.k == 0 and 0 not in shape:  # an empty sum is 0, like a sum of zeros
                 product = replace(product, k=1)
-                places = (-1, -1 if product.transposed else -2)
-                for place, (name, tensor) in zip(places, list(reads.items()), strict=True):
+                axes = (-1, -1 if product.transposed else -2)
+                for axis, (name, tensor) in zip(axes, list(reads.items()), strict=True):
                     edges = list(tensor.shape)
-                    edges[place] = 1
+                    edges[axis] = 1
                     reads[name] = made.enter_context(self._device.zeros(edges))
 
             def build(passes: Passes, out: TensorSpec, **specs: Any) -> None:

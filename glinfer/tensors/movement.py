@@ -14,10 +14,10 @@ from glinfer.errors import InputError, PlanError
 from glinfer.kernels.flat.movement import MAX_PARTS, concat, repack, strided_axes, strided_copy
 from glinfer.kernels.flat.strided import Axis
 from glinfer.kernels.spec import TensorSpec
-from glinfer.tensors.base import Group, expect_whole
+from glinfer.tensors.base import Group, expect_integers
 from glinfer.tensors.indexing import Index, parts_of
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_whole, shape_from, type_name
+from glinfer.tensors.tensor import FLOATS, TEXTURE_FORMATS, Shape, Tensor, as_matrix, is_integer, shape_from, type_name
 
 
 class Movement(Group):
@@ -58,7 +58,7 @@ class Movement(Group):
             q [..., H, S, D], k and v [..., K, S, D]; with ``flat`` q [..., S, H·D], k and v [..., S, K·D].
         """
         kv_heads = heads if kv_heads is None else kv_heads
-        expect_whole(1, heads=heads, kv_heads=kv_heads, head_dim=1 if head_dim is None else head_dim)
+        expect_integers(1, heads=heads, kv_heads=kv_heads, head_dim=1 if head_dim is None else head_dim)
         parts = heads + 2 * kv_heads
         _expect_elements(x)
         width = _head_width(x, parts, f"({heads} + 2·{kv_heads})", head_dim)
@@ -80,7 +80,7 @@ class Movement(Group):
 
     def split_heads(self, x: Tensor, heads: int, *, out: Tensor | None = None) -> Tensor:
         """x [..., S, H·D] → [..., H, S, D]."""
-        expect_whole(1, heads=heads)
+        expect_integers(1, heads=heads)
         width = _head_width(x, heads, str(heads), None)
         return self._moved(x, _split_axes(x.shape, heads, width), out=out)
 
@@ -93,7 +93,7 @@ class Movement(Group):
         return self._moved(x, [*outer, rows, heads, columns], shape, out=out)
 
     def slice(self, x: Tensor, *index: Index, out: Tensor | None = None) -> Tensor:
-        """``x[index]`` with NumPy's basic indexing: whole numbers, slices, one Ellipsis, None for a new axis."""
+        """``x[index]`` with NumPy's basic indexing: integers, slices, one Ellipsis, None for a new axis."""
         own, parts = axes_of(x.shape), parts_of(x.shape, index)
         axes, row, col = [], 0, 0
         for part in parts:
@@ -202,8 +202,8 @@ def _axis(x: Tensor, axis: int) -> int:
     """Check an axis of x; returns it as a number from 0."""
     if not x.shape:
         raise InputError("x is [], which has no axes")
-    if not is_whole(axis) or not -x.ndim <= axis < x.ndim:
-        raise InputError(f"axis {axis} of x {list(x.shape)}; expected a whole number from {-x.ndim} to {x.ndim - 1}")
+    if not is_integer(axis) or not -x.ndim <= axis < x.ndim:
+        raise InputError(f"axis {axis} of x {list(x.shape)}; expected an integer from {-x.ndim} to {x.ndim - 1}")
     return operator.index(axis) % x.ndim
 
 

@@ -8,8 +8,8 @@ from glinfer.errors import InputError, PlanError
 from glinfer.kernels.flat.rotate import rotate
 from glinfer.kernels.rotary import Scaling, cosines_and_sines, rope_frequencies
 from glinfer.kernels.spec import Array
-from glinfer.tensors.base import Group, Result, expect_floats, expect_whole
-from glinfer.tensors.tensor import Tensor, TensorDevice, is_whole
+from glinfer.tensors.base import Group, Result, expect_floats, expect_integers
+from glinfer.tensors.tensor import Tensor, TensorDevice, is_integer
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -64,13 +64,13 @@ class Positions(Group):
                 checked to be below it.
         """
         expect_floats(x=x)
-        expect_whole(0, offset=offset)
-        expect_whole(1, heads=heads, length=1 if length is None else length)
+        expect_integers(0, offset=offset)
+        expect_integers(1, heads=heads, length=1 if length is None else length)
         if x.ndim < 2 or x.shape[-1] % heads:
             raise InputError(f"x is {list(x.shape)}; expected [..., sequence, {heads} heads × their elements]")
         dim, sequence = x.shape[-1] // heads, x.shape[-2]
         rotary = dim if rotary_dim is None else rotary_dim
-        if not is_whole(rotary) or not 2 <= rotary <= dim or rotary % 2:
+        if not is_integer(rotary) or not 2 <= rotary <= dim or rotary % 2:
             raise InputError(
                 f"{rotary!r} elements of each head of x {list(x.shape)} cannot form pairs; expected an even "
                 f"rotary_dim from 2 to {dim}"

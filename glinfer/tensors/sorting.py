@@ -1,6 +1,6 @@
 """Kernels for the largest elements: a merge sort in passes that keeps at most k elements of a list.
 
-The sort compares whole numbers in the order of the elements, each with its column. The lists of all rows follow each
+The sort compares integers in the order of the elements, each with its column. The lists of all rows follow each
 other in matrices of one texel a row: list l of row r is number ``l * rows + r``.
 """
 
@@ -16,7 +16,7 @@ from glinfer.gl.layouts.flat import LANES
 from glinfer.kernels.spec import Op, TensorSpec, register
 from glinfer.tensors.base import Group, expect_rows
 from glinfer.tensors.passes import Passes
-from glinfer.tensors.tensor import PACKED, Tensor, is_whole
+from glinfer.tensors.tensor import PACKED, Tensor, is_integer
 
 _CHUNK = 16
 """Elements of the first pass's lists."""
@@ -41,7 +41,7 @@ class Sorting(Group):
             as the largest of all, −0 equals 0.
         """
         expect_rows(x=x)
-        if not is_whole(k) or not 1 <= k <= x.shape[-1]:
+        if not is_integer(k) or not 1 <= k <= x.shape[-1]:
             raise InputError(f"k is {k!r} and x is {list(x.shape)}; expected k from 1 to {x.shape[-1]}")
         shape, kept = (*x.shape[:-1], int(k)), -(-int(k) // LANES)
 

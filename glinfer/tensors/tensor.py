@@ -61,7 +61,7 @@ def _on_both_sides(kernel: str) -> tuple[Operator, Operator]:
     """The operator of a kernel with the tensor first, and with it second; the result has NumPy's type.
 
     The other operand may be an array or a number, which is uploaded for this draw; a number gets the tensor's type, and
-    a whole number becomes a float.
+    an integer becomes a float.
     """
 
     def combined(x: Tensor, other: Operand, *, second: bool = False) -> Tensor:
@@ -141,7 +141,7 @@ class Tensor:
     def layout(self) -> FlatLayout:
         """The layout of the elements in the texture; of a packed tensor, of the 32-bit words of its rows."""
         layout = self.storage.layout
-        return layout if self.packed else layout.seen_as(*as_matrix(self.shape))
+        return layout if self.packed else layout.reshaped(*as_matrix(self.shape))
 
     @property
     def nbytes(self) -> int:
@@ -183,7 +183,7 @@ class Tensor:
 
     def __iter__(self) -> Iterator[Tensor]:
         """Iterate over copies of the parts along the first axis; without this Python would try indices for ever."""
-        return (self[place] for place in range(len(self)))
+        return (self[index] for index in range(len(self)))
 
     def __repr__(self) -> str:
         """Shape, type and state."""
@@ -243,7 +243,7 @@ class Tensor:
         try:
             edges = [operator.index(edge) for edge in given]
         except TypeError:
-            raise InputError(f"found the shape {given}; expected whole numbers, one of which may be -1") from None
+            raise InputError(f"found the shape {given}; expected integers, one of which may be -1") from None
         unknown = edges.count(-1)
         known = math.prod(edge for edge in edges if edge != -1)
         if unknown == 1 and known > 0 and self.size % known == 0:
@@ -279,8 +279,8 @@ class Tensor:
         self.release()
 
 
-def is_whole(value: object) -> bool:
-    """Whether a value is a whole number of Python or NumPy, and not a boolean."""
+def is_integer(value: object) -> bool:
+    """Whether a value is an integer of Python or NumPy, and not a boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
@@ -300,8 +300,8 @@ def type_name(dtype: object, known: Collection[str], also: Collection[str] = ())
 
 
 def shape_from(shape: object) -> Shape:
-    """A shape from the caller, where a whole number is one edge; InputError for anything else."""
+    """A shape from the caller, where an integer is one edge; InputError for anything else."""
     edges = shape if isinstance(shape, (tuple, list)) else (shape,)
-    if not all(is_whole(edge) and edge >= 0 for edge in edges):
-        raise InputError(f"found the shape {shape!r}; expected whole numbers from 0 on")
+    if not all(is_integer(edge) and edge >= 0 for edge in edges):
+        raise InputError(f"found the shape {shape!r}; expected integers of at least 0")
     return tuple(int(edge) for edge in edges)

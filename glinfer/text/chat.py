@@ -76,7 +76,7 @@ class Channels:
 
     def read(self, header: Sequence[int]) -> tuple[ReplyKind, str]:
         """The kind of a message by the ids of its header, and the name of the tool that it calls, or ""."""
-        at = max((place for place, token in enumerate(header) if token == self.channel), default=len(header))
+        at = max((index for index, token in enumerate(header) if token == self.channel), default=len(header))
         before, behind = self.decode(header[:at]), self.decode(header[at + 1 :])
         called = _CALLED.search(before) or _CALLED.search(behind)
         named = re.match(r"\s*(\w*)", behind) if at < len(header) else None
@@ -158,7 +158,7 @@ class ChatForm(ABC):
         ``check`` raises an error to refuse the texts before they are encoded.
 
         Raises:
-            InputError: a message is malformed, or the form has no place for it; tools or arguments were given that the
+            InputError: a message is malformed, or the form does not accept it; tools or arguments were given that the
                 form does not use; the message to continue is not the assistant's.
         """
 
@@ -320,8 +320,8 @@ class TemplateChat(ChatForm):
         if tools and not with_tools:
             raise InputError(_NO_TOOLS)
         _require_list(messages)
-        for place, message in enumerate(messages):
-            _role_and_content(place, message, _TOOL_FIELDS if with_tools else frozenset())
+        for index, message in enumerate(messages):
+            _role_and_content(index, message, _TOOL_FIELDS if with_tools else frozenset())
         last = messages[-1] if messages else {}
         if how.continue_final_message and (last.get("role") != "assistant" or last.get("tool_calls")):
             raise InputError(_NOT_LAST)
@@ -330,7 +330,7 @@ class TemplateChat(ChatForm):
 
 
 def template_of(path: AnyPath, tokenizer: Tokenizer, config: ModelConfig) -> JinjaTemplate | None:
-    """The Jinja template of a model's chats: that of a tokenizer from another place, else its own; None without one.
+    """The Jinja template of a model's chats: that of a tokenizer from another path, else its own; None without one.
 
     Also None for families that always use Gab's form, or use it if the tokenizer has its tokens.
     """
@@ -386,14 +386,14 @@ def check_messages(messages: str | Sequence[Message]) -> tuple[str, list[str]]:
         messages = [{"role": "user", "content": messages}]
     _require_list(messages)
     system, texts = "", list[str]()
-    for place, message in enumerate(messages):
-        role, content = _role_and_content(place, message)
+    for index, message in enumerate(messages):
+        role, content = _role_and_content(index, message)
         expected = "assistant" if len(texts) % 2 else "user"
-        if role == "system" and place == 0:
+        if role == "system" and index == 0:
             system = content
         elif role != expected:
-            first = "system or user" if place == 0 else expected
-            raise InputError(f"message {place} has the role {quoted(role)}; expected {first} there")
+            first = "system or user" if index == 0 else expected
+            raise InputError(f"message {index} has the role {quoted(role)}; expected {first} there")
         else:
             texts.append(content)
     if not texts:
@@ -419,17 +419,17 @@ def given_turn(form: ChatForm, message: str, reply: str) -> Turn:
     return Turn(form.encode_message(message), form.encode_message(reply) if reply else (), message, reply)
 
 
-def _role_and_content(place: int, message: Message, further: frozenset[str] = frozenset()) -> tuple[str, str]:
+def _role_and_content(index: int, message: Message, further: frozenset[str] = frozenset()) -> tuple[str, str]:
     if not isinstance(message, Mapping):
-        raise InputError(f"message {place} is {type(message).__name__}; expected a mapping of role and content")
+        raise InputError(f"message {index} is {type(message).__name__}; expected a mapping of role and content")
     given = {name for name, value in message.items() if value is not None}
     for name in ("role", "content"):
         if name not in given:
-            raise InputError(f"message {place} has no {name}; expected role and content")
+            raise InputError(f"message {index} has no {name}; expected role and content")
         if not isinstance(message[name], str):
-            raise InputError(f"the {name} of message {place} is {type(message[name]).__name__}; expected text")
+            raise InputError(f"the {name} of message {index} is {type(message[name]).__name__}; expected text")
     if others := given - {"role", "content"} - further:
-        raise InputError(f"message {place} has {quoted(min(map(str, others)))}; expected only role and content")
+        raise InputError(f"message {index} has {quoted(min(map(str, others)))}; expected only role and content")
     return message["role"], message["content"]
 
 

@@ -47,12 +47,12 @@ class TextEncoder:
 
     def texts(self, texts: Sequence[str]) -> list[EncodedText]:
         """The tokens of each text."""
-        return self._encoded([self._checked(text, place) for place, text in enumerate(texts)])
+        return self._encoded([self._checked(text, index) for index, text in enumerate(texts)])
 
     def pairs(self, first: str, others: Sequence[str]) -> list[EncodedText]:
         """The tokens of the pairs of a first text and each of the others."""
         first = self._checked(first, 0)
-        return self._encoded([(first, self._checked(text, place)) for place, text in enumerate(others)])
+        return self._encoded([(first, self._checked(text, index)) for index, text in enumerate(others)])
 
     def framed(self, form: str, first: str, others: Sequence[str]) -> list[EncodedText]:
         """The tokens of a prompt form, with ``first`` as its {query} and each of the others as its {text}.
@@ -61,7 +61,7 @@ class TextEncoder:
         """
         first = self._checked(first, 0)
         before, behind = (part.replace("{query}", first) for part in form.split("{text}", 1))
-        starts = [f"{before}{self._checked(text, place)}" for place, text in enumerate(others)]
+        starts = [f"{before}{self._checked(text, index)}" for index, text in enumerate(others)]
         with library_errors("the tokenizer cannot encode these texts", InputError):
             start, end, *whole = (
                 each.ids for each in self._uncut.encode_batch([before, behind, *starts], add_special_tokens=False)
@@ -85,12 +85,12 @@ class TextEncoder:
         with library_errors("the tokenizer cannot encode this text", InputError):
             whole = self._library.encode(text)
         marks = whole.special_tokens_mask
-        behind = next((place for place, mark in enumerate(reversed(marks)) if not mark), 0)
+        behind = next((index for index, mark in enumerate(reversed(marks)) if not mark), 0)
         return len(marks) - behind
 
-    def _checked(self, text: str, place: int) -> str:
+    def _checked(self, text: str, index: int) -> str:
         """Check that a text has a UTF-8 form, and shorten one that is far longer than the limit."""
-        text = encodable(text, f"text {place}")
+        text = encodable(text, f"text {index}")
         text = text.lower() if self._lower else text
         return self._tokenizer.beginning(text, self._most)[0] if len(text) > _LONG_TEXT else text
 

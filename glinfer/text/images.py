@@ -45,7 +45,7 @@ Grid = tuple[int, int]
 Steps = Generator[None, None, Floats]
 """Work in pieces, which returns rows."""
 Encode = Callable[[Floats, npt.NDArray[np.intp], Grid], Steps]
-"""The patches of a square, their places and its grid → its rows, see :class:`glinfer.engine.vision.ImageEncoder`."""
+"""The patches of a square, their positions and its grid → its rows, see :class:`glinfer.engine.vision.ImageEncoder`."""
 MARKS = ("<image>", "<|image_pad|>")
 """The control tokens that chat templates write for an image."""
 IMAGE = "[image]"
@@ -64,7 +64,7 @@ class Square:
 
     Attributes:
         shape: rows and columns of its tokens.
-        turns: the same where its tokens turn by them; (0, 0) where they turn by their places in the prompt.
+        grid: the same where row and column rotate its tokens; (0, 0) where their positions in the prompt do.
     """
 
     def __init__(self, pixels: npt.NDArray[np.uint8], reader: ImageReader) -> None:
@@ -73,7 +73,7 @@ class Square:
         self._rows: Floats | None = None
         height, width, each = *pixels.shape[:2], reader.patch * reader.scale
         self.shape = height // each, width // each
-        self.turns = self.shape if reader.by_grid else (0, 0)
+        self.grid = self.shape if reader.by_grid else (0, 0)
 
     @property
     def rows(self) -> Floats:
@@ -95,22 +95,22 @@ class Square:
 
 
 class ImageToken(int):
-    """A token of a prompt that stands for row ``place`` of a ``square``; its number is beyond the vocabulary."""
+    """A token of a prompt that stands for row ``index`` of a ``square``; its number is beyond the vocabulary."""
 
     square: Square
-    place: int
+    index: int
 
     @classmethod
-    def of(cls, number: int, square: Square, place: int) -> ImageToken:
+    def of(cls, number: int, square: Square, index: int) -> ImageToken:
         """The token of one row."""
         made = cls(number)
-        made.square, made.place = square, place
+        made.square, made.index = square, index
         return made
 
     @property
     def row(self) -> Floats:
         """Its row [width]."""
-        return np.asarray(self.square.rows[self.place])
+        return np.asarray(self.square.rows[self.index])
 
 
 def unready(ids: Sequence[int]) -> Square | None:
@@ -120,12 +120,12 @@ def unready(ids: Sequence[int]) -> Square | None:
 
 
 def image_rows(ids: Sequence[int]) -> dict[int, Floats]:
-    """The rows of images among tokens, by place."""
-    return {place: token.row for place, token in enumerate(ids) if isinstance(token, ImageToken)}
+    """The rows of images among tokens, by index."""
+    return {index: token.row for index, token in enumerate(ids) if isinstance(token, ImageToken)}
 
 
-def turn_places(ids: Sequence[int]) -> tuple[npt.NDArray[np.intp], int]:
-    """Time, row and column by which each token turns [tokens, 3], and how many positions images have left out.
+def rotary_positions(ids: Sequence[int]) -> tuple[npt.NDArray[np.intp], int]:
+    """The time, row and column that rotate each token [tokens, 3], and how many positions images have left out.
 
     A text's token has three equal numbers. Those of an image have one time, and the text after it continues after its
     largest number.
@@ -133,12 +133,12 @@ def turn_places(ids: Sequence[int]) -> tuple[npt.NDArray[np.intp], int]:
     found, back = np.repeat(np.arange(len(ids))[:, None], 3, axis=1), 0
     if {*map(type, ids)} <= {int}:  # a text alone, which is much faster to see
         return found, 0
-    places = np.array([place for place, token in enumerate(ids) if isinstance(token, ImageToken)], np.intp)
-    for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1) if len(places) else ():
+    indices = np.array([index for index, token in enumerate(ids) if isinstance(token, ImageToken)], np.intp)
+    for run in np.split(indices, np.flatnonzero(np.diff(indices) != 1) + 1) if len(indices) else ():
         first, end = int(run[0]), int(run[-1]) + 1
-        rows, cols = ids[first].square.turns  # type: ignore[attr-defined]
+        rows, cols = ids[first].square.grid  # type: ignore[attr-defined]
         if rows:
-            inside = np.array([ids[place].place for place in run])
+            inside = np.array([ids[index].index for index in run])
             found[first:end] = found[first] + np.stack([0 * inside, inside // cols, inside % cols], axis=1)
             left_out = len(run) - min(len(run), max(rows, cols))
             found[end:] -= left_out
@@ -155,15 +155,15 @@ def conversation_of(messages: object, read: Callable[[object], tuple[str | int, 
     if not isinstance(messages, (list, tuple)):
         return messages
     found, budget = [], MAX_IMAGES
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if isinstance(message, Mapping) and isinstance(message.get("content"), (list, tuple)):
-            content = content_of(message["content"], f"message {place}", read, budget)
+            content = content_of(message["content"], f"message {index}", read, budget)
             if isinstance(content, Pictured):
                 budget -= len(content.images)
                 if message.get("role") != "user":
                     role = quoted(message.get("role"))
                     raise InputError(
-                        f"message {place} of the role {role} has an image; expected it in a user's message"
+                        f"message {index} of the role {role} has an image; expected it in a user's message"
                     )
             message = {**message, "content": content}
         found.append(message)
@@ -183,7 +183,7 @@ def placeholders(ids: Sequence[int], tokenizer: Tokenizer) -> list[int]:
 
 
 class Pictured(str):
-    """The content of a message with images; as a text it has a mark in the place of each."""
+    """The content of a message with images; as a text it has a mark for each."""
 
     parts: tuple[str | tuple[str | int, ...], ...]
     """Texts, and the prompt of each image: texts, control tokens and :class:`ImageToken`."""
@@ -260,8 +260,8 @@ class ImageReader:
         if self.by_grid:
             return tuple(parts[-1])
         found: list[str | int] = []
-        for place, part in enumerate(parts[:-1]):
-            row, col = divmod(place, cols)
+        for index, part in enumerate(parts[:-1]):
+            row, col = divmod(index, cols)
             found += (self._named(_AROUND), self._named(_PART.format(row + 1, col + 1)), *part)
             found += ("\n",) if col == cols - 1 else ()
         found += ("\n",) if rows else ()
@@ -273,7 +273,7 @@ class ImageReader:
         return first, square
 
     def _tokens(self, first: int, square: Square) -> list[ImageToken]:
-        return [ImageToken.of(first + place, square, place) for place in range(math.prod(square.shape))]
+        return [ImageToken.of(first + index, square, index) for index in range(math.prod(square.shape))]
 
     def _named(self, token: str) -> str | int:
         return self._control.get(token, token)
@@ -296,15 +296,15 @@ def content_of(
     images = [part for part in given if isinstance(part, Mapping) and part.get("type") not in _TEXTS]
     if len(images) > budget:
         raise InputError(f"{where} has {len(images)} images; {_FEW}")
-    for place, part in enumerate(given):
+    for index, part in enumerate(given):
         kind = part.get("type") if isinstance(part, Mapping) else None
         if kind in _TEXTS and isinstance(part.get("text"), str):
             found.append(part["text"])
         elif kind in ("image", "image_url", "input_image"):
-            found.append(read(_source_of(part, f"part {place} of {where}")))
+            found.append(read(_source_of(part, f"part {index} of {where}")))
         else:
             raise InputError(
-                f"part {place} of {where} is {quoted(part)}; expected {{'type': 'text', 'text': …}} or "
+                f"part {index} of {where} is {quoted(part)}; expected {{'type': 'text', 'text': …}} or "
                 "{'type': 'image', 'image': …}"
             )
     return Pictured.of(found) if any(not isinstance(each, str) for each in found) else "".join(map(str, found))

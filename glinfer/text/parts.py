@@ -1,6 +1,6 @@
 """The text parts of a model (tokenizer, template, end tokens, sampling), and how conversion writes them.
 
-A ``.gguf`` holds them in its metadata; other formats have files with Hugging Face's names, or a ``.bpe``, beside them.
+A ``.gguf`` holds them in its metadata; other formats have files with Hugging Face's names, or a ``.bpe``, next to them.
 """
 
 from __future__ import annotations
@@ -151,8 +151,8 @@ def _name_stops(values: dict[str, Any], stops: tuple[int, ...]) -> None:
 # Beside other files
 
 
-def files_beside(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
-    """The files to write beside ``target``, and their bytes: ``TARGET.bpe``, or Hugging Face's files."""
+def sidecar_files(parts: TextParts, target: AnyPath) -> dict[Path, bytes]:
+    """The files to write next to ``target``, and their bytes: ``TARGET.bpe``, or Hugging Face's files."""
     tokenizer, target = parts.tokenizer, Path(target)
     found = _generation_config(parts)
     generation = {} if found is None else {target.with_name(GENERATION_CONFIG): found}

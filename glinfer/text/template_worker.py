@@ -216,8 +216,8 @@ def _sandbox() -> type[Environment]:
 
             @wraps(plain)
             def wrapper(*args: Any, **kwargs: Any) -> str:
-                made, places = plain(*args, **kwargs), {str(place): each for place, each in enumerate(args)}
-                names = args[0] if value.__name__ == "format_map" else places | kwargs
+                made, named = plain(*args, **kwargs), {str(index): each for index, each in enumerate(args)}
+                names = args[0] if value.__name__ == "format_map" else named | kwargs
                 return _filled(value.__self__, made, _BRACES, args, names)
 
             return wrapper
@@ -272,7 +272,7 @@ def _environment() -> Environment:
             return made
         step = width if isinstance(width, str) else " " * width
         lines = enumerate((s + "\n").splitlines())
-        whole = own("\n").join(step * bool((line or blank) if place else first) + line for place, line in lines)
+        whole = own("\n").join(step * bool((line or blank) if index else first) + line for index, line in lines)
         return whole if whole == made else made
 
     environment = _sandbox()(

@@ -30,7 +30,7 @@ from glinfer.text.images import MARKS, Pictured, template_content
 from glinfer.text.own_process import ProcessError, answer_of
 from glinfer.text.tokenizer import Tokenizer
 from glinfer.text.tokenizers.gguf import named_tokens
-from glinfer.text.tokenizers.huggingface import CONFIG_FILE, content_of, json_beside
+from glinfer.text.tokenizers.huggingface import CONFIG_FILE, content_of, sidecar_json
 
 TEMPLATE_FILE, _JSON_FILE = "chat_template.jinja", "chat_template.json"
 _TOOL_FILE = Path("additional_chat_templates", "tool_use.jinja")
@@ -173,7 +173,7 @@ class JinjaTemplate:
         parts = self.parts(known, messages, how, tools)
         if how.continue_final_message:
             tag = _CONTINUED.strip()
-            at = next((place for place in range(len(parts) - 1, -1, -2) if tag in parts[place]), None)
+            at = next((index for index in range(len(parts) - 1, -1, -2) if tag in parts[index]), None)
             if at is None or last["content"].strip() not in "".join(parts):
                 raise self._error("the model's chat template changes the final message, which cannot be continued")
             text, _, after = parts[at].rpartition(tag)
@@ -183,11 +183,11 @@ class JinjaTemplate:
         contents = (message.get("content") for message in messages)
         images = [image for each in contents if isinstance(each, Pictured) for image in each.images]
         mixed: list[str | int] = []
-        for place, part in enumerate(parts):
-            written = place % 2 and part in MARKS and self.pictured
+        for index, part in enumerate(parts):
+            written = index % 2 and part in MARKS and self.pictured
             if written and not images:
                 raise self._error("the model's chat template has more images than the messages")
-            mixed += images.pop(0) if written else (known[part] if place % 2 else part,)
+            mixed += images.pop(0) if written else (known[part] if index % 2 else part,)
         if images:
             raise self._error(f"the model's chat template leaves {len(images)} images out")
         return tokenizer.encode_mixed(mixed)
@@ -234,7 +234,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     if is_gguf(path):
         return _in_gguf(path)
     folder = Path(path) if is_directory(path) else Path(path).parent
-    config = json_beside(folder / TEMPLATE_FILE)
+    config = sidecar_json(folder / TEMPLATE_FILE)
     named = {name: content_of(value) for name, value in config.items() if name.endswith("_token")}
     tokens = {name: text for name, text in named.items() if text is not None}
     tools = _text_of(inside(folder / _TOOL_FILE)) if os.path.lexists(folder / _TOOL_FILE) else None
@@ -243,7 +243,7 @@ def find_template(path: AnyPath) -> JinjaTemplate | None:
     found, file = config.get("chat_template"), folder / CONFIG_FILE
     if os.path.lexists(folder / _JSON_FILE):
         file = folder / _JSON_FILE
-        found = json_beside(file, _JSON_FILE).get("chat_template")
+        found = sidecar_json(file, _JSON_FILE).get("chat_template")
     found, listed = _named_in(found, shown(file)) if isinstance(found, list) else (found, None)
     return None if found is None else JinjaTemplate(found, tokens, shown(file), listed if tools is None else tools)
 

@@ -61,7 +61,7 @@ class Tokenizer:
 
     Attributes:
         control_tokens: id of every control token by its text.
-        path: as given; the chat template and end tokens may be in the same place.
+        path: as given; the chat template and end tokens may be in the same folder.
     """
 
     def __init__(self, model: BpeModel | HfModel, path: AnyPath | None = None) -> None:
@@ -211,7 +211,7 @@ class Tokenizer:
 
         Ids are kept, and text never becomes a control token, as in :meth:`encode` without ``allow_special``. Otherwise
         the ids are those of the whole text, without special tokens around it. A control token absorbs the spaces
-        beside it if the tokenizer marks it so.
+        next to it if the tokenizer marks it so.
 
         Raises:
             InputError: as :meth:`encode`.
@@ -258,7 +258,7 @@ class Tokenizer:
         The ids are those of a whole text: the space that SentencePiece-like tokenizers put before it is removed.
 
         Raises:
-            InputError: an id is not a whole number, or has no token.
+            InputError: an id is not an integer, or has no token.
         """
         if isinstance(ids, (str, bytes)) or not isinstance(ids, Iterable):
             raise InputError(f"the tokens are {type(ids).__name__}; expected a list of token ids")
@@ -272,12 +272,12 @@ class Tokenizer:
         Rows of the model without a token in its ``tokenizer.json`` have no bytes.
 
         Raises:
-            InputError: ``token`` is not a whole number of at least 0, or is outside a BPE1 vocabulary.
+            InputError: ``token`` is not an integer of at least 0, or is outside a BPE1 vocabulary.
         """
         try:
             index = operator.index(token)
         except TypeError:
-            raise InputError(f"a token is {type(token).__name__}; expected a whole number") from None
+            raise InputError(f"a token is {type(token).__name__}; expected an integer") from None
         if index < 0 or (index >= self.vocab_size and isinstance(self._source, _Merges)):
             raise InputError(
                 f"token {index} is outside the vocabulary; expected 0 to {self.vocab_size - 1}; "
@@ -339,10 +339,10 @@ class _Merges:
 def find_tokenizer(
     checkpoint: AnyPath, given: AnyPath | Tokenizer | None, config: ModelConfig
 ) -> tuple[Tokenizer | None, str]:
-    """Find the tokenizer of a checkpoint: the given one, else the first one in or beside the checkpoint that fits.
+    """Find the tokenizer of a checkpoint: the given one, else the first one in or next to the checkpoint that fits.
 
     The candidates are a GGUF file's own vocabulary, then ``<checkpoint>.bpe``, ``model.bpe``, ``tokenizer.json`` and
-    the files of a slow tokenizer, beside the checkpoint or in its directory. A ``tokenizer.json`` that was found, not
+    the files of a slow tokenizer, next to the checkpoint or in its directory. A ``tokenizer.json`` that was found, not
     given, fits a model of the gab family if both have the same number of tokens. It fits any other model that has a
     row for each of its tokens.
 
@@ -372,12 +372,12 @@ def find_tokenizer(
         try:
             beside = Tokenizer.from_file(inside(candidate))
         except FormatError as error:  # the user did not choose this file, and token ids need no tokenizer
-            whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer beside the checkpoint"
+            whose = "the checkpoint's own tokenizer" if candidate == own else "the tokenizer next to the checkpoint"
             reasons.append(f"{whose} cannot be used: {error}; {advice}")
             continue
         if beside.fits(config, exactly=config.family.gab1):
             return beside, ""
-        where = "the vocabulary in the checkpoint" if candidate == own else f"{candidate} beside the checkpoint"
+        where = "the vocabulary in the checkpoint" if candidate == own else f"{candidate} next to the checkpoint"
         reasons.append(f"{where} has {beside.vocab_size} tokens, the model {config.vocab_size}; {advice}")
     return None, reasons[0] if reasons else "no tokenizer was given; pass tokenizer=… (--tokenizer) or use token ids"
 

@@ -17,14 +17,14 @@ from typing import Any
 from glinfer.engine.requests import BatchRequest
 from glinfer.hub.choice import choose, gguf_choices, read_listing
 from glinfer.hub.names import HubName, hub_name
+from glinfer.jobs.files import Target
 from glinfer.jobs.manifest import check_manifest, write_manifest
-from glinfer.jobs.places import Target
 from glinfer.jobs.requests import RequestForm, sent_body
 from glinfer.server import protocol
 from glinfer.server.errors import ApiError
 from glinfer.server.responses import _format, _plain, messages_of
 from glinfer.server.routes import ROUTES
-from glinfer.server.structured import ToolDefinition, asked_by, schemas_of
+from glinfer.server.structured import ToolDefinition, schema_of_format, schemas_of
 from glinfer.server.tool_calls import CallDeltas
 from glinfer.structured import compiler as compilers
 from glinfer.structured.compiler import Compiler
@@ -156,7 +156,7 @@ def body(path: Path) -> None:
         for form in FORMS.values():
             with_errors(partial(_grammar, form.name, list(read.tools or ())))
     if isinstance(read, protocol.ResponseRequest):
-        with_errors(lambda: asked_by(None if read.text is None else read.text.format))
+        with_errors(lambda: schema_of_format(None if read.text is None else read.text.format))
         with_errors(lambda: messages_of(read.input, read.instructions))
         json.dumps([_format(read.text), *map(_plain, read.tools or ()), _plain(read.tool_choice)])
     if messages := getattr(read, "messages", None):

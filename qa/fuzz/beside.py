@@ -27,7 +27,7 @@ from glinfer.hub.names import HubName
 from glinfer.inspect.importance import read_importance
 from glinfer.inspect.look.output import earlier_pictures
 from glinfer.inspect.profile.compare import compare
-from glinfer.jobs.places import open_source
+from glinfer.jobs.files import open_source
 from glinfer.jobs.texts import arrow_modules, read_texts
 from glinfer.jobs.vectors import VectorFile
 from glinfer.text.chat import check_messages

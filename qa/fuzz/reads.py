@@ -29,10 +29,10 @@ from glinfer.formats.gguf.vocabulary import vocabulary_metadata
 from glinfer.formats.huggingface.config import read_config
 from glinfer.formats.huggingface.model import read_huggingface
 from glinfer.inspect.info import model_report
+from glinfer.jobs.files import Target
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.lines import RequestLine
 from glinfer.jobs.manifest import file_digest
-from glinfer.jobs.places import Target
 from glinfer.jobs.prompts import PromptForm
 from glinfer.jobs.requests import RequestForm
 from glinfer.jobs.results import ResultFile, check_targets, read_finished
@@ -43,7 +43,7 @@ from glinfer.lower.options import PlanOptions
 from glinfer.lower.plans import plan_for, weights_for
 from glinfer.program import tuning
 from glinfer.program.tuning import TuningKey, load_tuned
-from glinfer.text.parts import files_beside, text_parts
+from glinfer.text.parts import sidecar_files, text_parts
 from glinfer.text.stops import stop_ids_of
 from glinfer.text.template_worker import render
 from glinfer.text.templates import find_template
@@ -256,7 +256,7 @@ def tokenizer_config(path: Path) -> None:
     with_errors(lambda: find_template(folder))
     others[1].unlink()
     with_errors(lambda: find_template(path))
-    with_errors(lambda: files_beside(text_parts(folder, None, ModelConfig(64, 4, 2, 1, 8)), folder / "m.gab"))
+    with_errors(lambda: sidecar_files(text_parts(folder, None, ModelConfig(64, 4, 2, 1, 8)), folder / "m.gab"))
     use_tokenizer(Tokenizer.from_file(folder))
 
 

@@ -201,7 +201,7 @@ _LIST = (
     Target("importance", beside.importances, beside.importance, ("inspect/importance.py",)),
     Target("texts", beside.texts, beside.read_some_texts, ("jobs/texts.py", "formats/jsonl.py"),
            words=("\r\n", "\ufeff")),
-    Target("packed", beside.packed, beside.unpack, ("jobs/places.py",)),
+    Target("packed", beside.packed, beside.unpack, ("jobs/files.py",)),
     Target("vectors", beside.vectors, beside.continue_vectors, ("jobs/vectors.py",)),
     Target("profile", beside.profiles, beside.profile, ("inspect/profile/compare.py",)),
     Target("site", beside.sites, beside.site, ("export/site.py", "export/card.py", "inspect/look/output.py"),

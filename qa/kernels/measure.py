@@ -16,7 +16,7 @@ from glinfer.engine.report import Report
 from glinfer.errors import GlinferError, InputError
 from glinfer.formats.files import AnyPath, opened, replacing, shown
 from glinfer.inspect.tables import Column, Table
-from glinfer.inspect.timing import Spread, Work, in_turns
+from glinfer.inspect.timing import Spread, Work, interleaved
 from glinfer.program.oracle import relative_error
 from glinfer.tensors.device import Device
 from qa.kernels import cases as families
@@ -170,7 +170,7 @@ def time_case(case: KernelCase, device: Device) -> Spread:
         device.context.gl.finish()
 
     work = Work(finished, seconds=_SECONDS, least=_MIN_SAMPLES)
-    return Spread.of(in_turns([work], _MAX_SAMPLES, warm_ups=_WARM_UPS)[0])
+    return Spread.of(interleaved([work], _MAX_SAMPLES, warm_ups=_WARM_UPS)[0])
 
 
 def measure_kernels(

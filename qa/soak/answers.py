@@ -64,7 +64,7 @@ class Answers:
             self.whole[place][answer.fingerprint] = answer.text
 
     def differing(self, alone: Answers) -> list[int]:
-        """Places of the requests whose answers here are not the only one of ``alone``."""
+        """Indices of the requests whose answers here are not the only one of ``alone``."""
         pairs = enumerate(zip(self.whole, self.begun, alone.whole, strict=True))
         return [
             place

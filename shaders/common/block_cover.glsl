@@ -29,7 +29,7 @@ uniform int cells_across;
 uniform int cells_each;
 
 // Covers this vertex's cell, a square of cell_edge blocks a side; a tile has cells_across of them side by side and
-// cells_each in all; returns its first place in the tile, in blocks.
+// cells_each in all; returns its first corner in the tile, in blocks.
 ivec2 cover_cell() {
     int index = cover_index();
     int tile = index / cells_each, cell = index % cells_each;

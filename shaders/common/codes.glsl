@@ -1,6 +1,6 @@
 // The values of four-bit codes (glinfer/quant/tables.py): a polynomial in u = code - TABLE_CENTRE of degree
-// TABLE_DEGREE, rounded to the nearest whole number if its degree is above 1; its error is always below 0.45.
-// TABLE_C0 is a whole number, so that compilers can fold it into the constants of the rounding.
+// TABLE_DEGREE, rounded to the nearest integer if its degree is above 1; its error is always below 0.45.
+// TABLE_C0 is an integer, so that compilers can fold it into the constants of the rounding.
 #if MANTISSA
 // A byte as a float, without a conversion instruction, which GPUs run at an eighth of the arithmetic rate.
 #define CODES(bits) (uintBitsToFloat((bits) | 0x4b000000u) - (8388608.0 + float(TABLE_CENTRE)))

@@ -19,7 +19,7 @@ uniform int position;
 uniform sampler2D x;
 
 vec4 given(int row, int texel) {
-    ivec2 from = texel_place(row, texel, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS);
+    ivec2 from = texel_position(row, texel, X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS);
     return FETCH(x, from, ivec2(X_WIDTH, X_HEIGHT));
 }
 
@@ -40,7 +40,7 @@ uniform sampler2D cache;
 // Part of the row of the token at a position of a sequence.
 vec4 kept(int sequence, int position, int texel) {
     int slot = sequence * RING + position % RING;
-    ivec2 from = texel_place(slot, texel, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS);
+    ivec2 from = texel_position(slot, texel, CACHE_TILES, CACHE_PITCH, CACHE_SLOT_STEP, CACHE_BLOCK_STEP, CACHE_COLUMNS);
     return FETCH(cache, from, ivec2(CACHE_WIDTH, CACHE_HEIGHT));
 }
 

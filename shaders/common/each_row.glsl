@@ -23,8 +23,8 @@
 #define DECLARE_TARGET(n, X, R, Y, V, A, B, C, D, E, F, S) layout(location = n) out vec4 Y;
 #define DECLARE_INPUT(n, X, R, Y, V, A, B, C, D, E, F, S) uniform sampler2D X;
 #define DECLARE_SECOND(n, X, R, Y, V, A, B, C, D, E, F, S) uniform sampler2D R;
-// The places and the size of the inputs x0, x1, …, which have one layout.
-#define X_PLACES X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
+// The layout and the size of the inputs x0, x1, …, which have one layout.
+#define X_LAYOUT X_TILES, X_PITCH, X_SLOT_STEP, X_BLOCK_STEP, X_COLUMNS
 #define X_SIZE ivec2(X_WIDTH, X_HEIGHT)
 #ifdef RESIDUAL
 #define AND_RESIDUAL(R) + FETCH(R, IN_R(OUT_TEXEL), R_SIZE)

@@ -9,10 +9,10 @@ precision highp usampler2D;
 #include "common/fetch.glsl"
 
 // Texel number `texel` of a tensor.
-ivec2 place(int texel, int width) {
+ivec2 texel_position(int texel, int width) {
     return ivec2(uint(texel) % uint(width), uint(texel) / uint(width));
 }
-#define TEXEL(name, texel, WIDTH, HEIGHT) FETCH(name, place(texel, WIDTH), ivec2(WIDTH, HEIGHT))
+#define TEXEL(name, texel, WIDTH, HEIGHT) FETCH(name, texel_position(texel, WIDTH), ivec2(WIDTH, HEIGHT))
 
 // (row, texel of the row) that this fragment writes. The rest of the last line is padding, which no pass reads.
 ivec2 output_place() {

@@ -1,6 +1,6 @@
 #version 300 es
 // Covers the state of each row's sequence where the row ends a span before an even one, or with parity 1 before an odd one
-// (shaders/delta_fold.frag): STATE_ROWS slots beside each other, a line for each block. Other rows draw nothing.
+// (shaders/delta_fold.frag): STATE_ROWS slots next to each other, a line for each block. Other rows draw nothing.
 #include "common/block_cover.glsl"
 #if ALONE
 uniform int position;

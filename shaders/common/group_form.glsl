@@ -17,7 +17,7 @@
 #define HAS_MINIMA \
     (FORM_SCALES == SCALES_PAIR || FORM_SCALES == SCALES_SIX_BITS || FORM_SCALES == SCALES_FOUR_BITS || FORM_SCALES == SCALES_FLOATS)
 
-// With MANTISSA whole numbers of fewer than 23 bits become floats as the lower bits of 2^23 + number, because GPUs run
+// With MANTISSA integers of fewer than 23 bits become floats as the lower bits of 2^23 + number, because GPUs run
 // conversions at an eighth of the arithmetic rate.
 #ifndef MANTISSA
 #define MANTISSA 0

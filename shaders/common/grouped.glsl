@@ -1,6 +1,6 @@
 // One round of a product over a matrix in GGML's blocks, in the layout of glinfer/gl/layouts/grouped.py: 128 inputs in four
 // groups of 32 (common/group_form.glsl). A fragment takes one group for 16 outputs (QUAD), or all four groups for its own four
-// outputs. Sums of whole numbers times inputs are scaled eight inputs at a time. Numbers are not shifted in their word; the
+// outputs. Sums of integers times inputs are scaled eight inputs at a time. Numbers are not shifted in their word; the
 // inputs are divided by that power of two instead.
 #include "common/group_form.glsl"
 #define WEIGHT_SIZE ivec2(WEIGHT_WIDTH, WEIGHT_HEIGHT)

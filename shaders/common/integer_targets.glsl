@@ -8,7 +8,7 @@ precision highp isampler2D;
 precision highp usampler2D;
 #define DEFINE_FETCHES(SAMPLER, NUMBERS, FROM_BITS, x) \
     NUMBERS FETCHED(SAMPLER s, ivec2 texel, int level) { return FROM_BITS(texelFetch(x, texel, level)); } \
-    NUMBERS LOOKED_UP(SAMPLER s, vec2 place) { return FROM_BITS(texture(x, place)); } \
+    NUMBERS LOOKED_UP(SAMPLER s, vec2 at) { return FROM_BITS(texture(x, at)); } \
     ivec2 SIZE_OF(SAMPLER s, int level) { return textureSize(x, level); }
 
 vec4 floats_of_halves(ivec4 bits) {

@@ -10,7 +10,7 @@ uniform sampler2D lora_up;
 uniform int adapter;
 #define ADAPTER_OF(row) adapter
 #endif
-#define LORA_PLACES LORA_T_TILES, LORA_T_PITCH, LORA_T_SLOT_STEP, LORA_T_BLOCK_STEP, LORA_T_COLUMNS
+#define LORA_LAYOUT LORA_T_TILES, LORA_T_PITCH, LORA_T_SLOT_STEP, LORA_T_BLOCK_STEP, LORA_T_COLUMNS
 #define LORA_UP(texel) FETCH(lora_up, (line + ivec2(8 * (texel), 0)), ivec2(LORA_UP_WIDTH, LORA_UP_HEIGHT))
 
 // The line of a step of an adapter, for a texel of outputs.
@@ -26,7 +26,7 @@ vec4 low_rank(int block, int lane, int row, int number, int first) {
     for (int step = 0; step < steps; step++) {
         ivec2 line = low_rank_line(block, lane, number, step);
         int from = first + step;
-        ivec2 corner = block_origin(row, from >> 2, LORA_PLACES) + 2 * ivec2(from & 1, (from >> 1) & 1);
+        ivec2 corner = block_origin(row, from >> 2, LORA_LAYOUT) + 2 * ivec2(from & 1, (from >> 1) & 1);
         for (int a = 0; a < 4; a++) {
             vec4 v = FETCH(lora_t, (corner + ivec2(a & 1, a >> 1)), ivec2(LORA_T_WIDTH, LORA_T_HEIGHT));
             total += LORA_UP(4 * a) * v.x + LORA_UP(4 * a + 1) * v.y;

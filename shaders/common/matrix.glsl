@@ -1,4 +1,4 @@
-// The places of the elements of matrices in single-channel textures, for reading and for writing.
+// The positions of the elements of matrices in single-channel textures, for reading and for writing.
 //
 // Usually the texel of (row, col) is (x=col, y=row). With WRAPPED (some matrix of this draw has an edge longer
 // than the renderer's largest texture) element i = row * cols + col lies at (i % width, i / width); for a

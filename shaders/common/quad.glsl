@@ -16,7 +16,7 @@ vec4 along(vec4 v, int lane) {
     return v + ((lane & 2) == 0 ? d : -d);
 }
 
-// The largest x of the four fragments. The halves of a number's bits are whole numbers, which derivatives pass exactly.
+// The largest x of the four fragments. The halves of a number's bits are integers, which derivatives pass exactly.
 vec4 halves_of(float x) {
     uint bits = floatBitsToUint(x);
     return vec4(float(bits >> 16u), float(bits & 0xffffu), 0.0, 0.0);

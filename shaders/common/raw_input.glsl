@@ -10,8 +10,8 @@ uniform sampler2D x_consts;
 // The bias of texel `lane` of a block of sums.
 vec4 input_bias(int block, int lane) {
 #if X_BIASED
-    ivec2 place = line_at(block, XC_COLUMNS, 16 * (XC_BIAS_AT + 1)) + ivec2(16 * XC_BIAS_AT + lane, 0);
-    return FETCH(x_consts, place, ivec2(XC_WIDTH, XC_HEIGHT));
+    ivec2 texel = line_at(block, XC_COLUMNS, 16 * (XC_BIAS_AT + 1)) + ivec2(16 * XC_BIAS_AT + lane, 0);
+    return FETCH(x_consts, texel, ivec2(XC_WIDTH, XC_HEIGHT));
 #else
     return vec4(0.0);
 #endif

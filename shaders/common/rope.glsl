@@ -8,13 +8,13 @@ uniform sampler2D rope;
 #define QUERY_TURNS 0
 #endif
 
-vec4 turned(vec4 y, int texel, int position) {
+vec4 rotated(vec4 y, int texel, int position) {
     bool key = texel < KEY_TEXELS, query = texel >= QUERY_AT;
     int t = (key ? texel : texel - QUERY_AT) % HEAD_TEXELS;
     int column = max(t, 0) + (query ? QUERY_TURNS : 0);
     int row = min(position, ROPE_WIDTH / ROPE_TEXELS * ROPE_STACK - 1);
-    vec4 turn = FETCH(rope, ivec2((row / ROPE_STACK) * ROPE_TEXELS + column, row % ROPE_STACK), ivec2(ROPE_WIDTH, ROPE_HEIGHT));
-    vec4 moved = vec4(y.x * turn.x - y.y * turn.y, y.x * turn.y + y.y * turn.x,
-                      y.z * turn.z - y.w * turn.w, y.z * turn.w + y.w * turn.z);
+    vec4 angles = FETCH(rope, ivec2((row / ROPE_STACK) * ROPE_TEXELS + column, row % ROPE_STACK), ivec2(ROPE_WIDTH, ROPE_HEIGHT));
+    vec4 moved = vec4(y.x * angles.x - y.y * angles.y, y.x * angles.y + y.y * angles.x,
+                      y.z * angles.z - y.w * angles.w, y.z * angles.w + y.w * angles.z);
     return key || query ? moved : y;
 }

@@ -1,5 +1,5 @@
 // A walk over AXES axes (1 to 5) by strides, as glinfer/kernels/flat/strided.py computes it. Axis 0 runs fastest; axis n has
-// AXISn_SIZE places, and a step along it adds (AXISn_A, AXISn_B). The outermost axis, OUTER_A and OUTER_B, has no size.
+// AXISn_SIZE elements, and a step along it adds (AXISn_A, AXISn_B). The outermost axis, OUTER_A and OUTER_B, has no size.
 #define WALK(SIZE, A, B) sum += int(rest % uint(SIZE)) * ivec2(A, B); rest /= uint(SIZE);
 
 // The two numbers of the walk at step `number`.

@@ -156,7 +156,7 @@ class TestTokenizers:
     def test_one_beside_the_model_that_does_not_fit(self, bare: Path, tmp_path: Path, refused: Refused) -> None:
         path = Path(shutil.copy(bare, tmp_path / "m.gab"))
         write_bpe(demo_tokenizer(299), tmp_path / "m.bpe")
-        assert "m.bpe beside the checkpoint has 299 tokens, the model 300" in refused("generate", path, "Once")
+        assert "m.bpe next to the checkpoint has 299 tokens, the model 300" in refused("generate", path, "Once")
 
 
 class TestPrompts:
@@ -166,7 +166,7 @@ class TestPrompts:
             ("300", "token 0 of the prompt is 300; this vocabulary has ids 0 to 299"),
             ("1,2,-1", "token 2 of the prompt is -1"),
             ("99999999999999999999", "token 0 of the prompt is 99999999999999999999"),
-            ("a", "found 'a' in the token ids; expected whole numbers such as 13,132,251"),
+            ("a", "found 'a' in the token ids; expected integers such as 13,132,251"),
             ("²", "found '²'"),
             ("1\n\n2", "found '1\\n\\n2'"),
             ("9" * 5000, "found '9999999999999999999999999999999999999999…'"),

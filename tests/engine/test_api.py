@@ -129,7 +129,7 @@ def test_prompts_that_cannot_be(model: Model) -> None:
         np.array([[1, 2], [3, 4]]), [None], 5, None, object(),
     ]  # fmt: skip
     refused: list[tuple[Any, str]] = [
-        *((prompt, "the prompt; expected a sequence of whole numbers") for prompt in no_ids),
+        *((prompt, "the prompt; expected a sequence of integers") for prompt in no_ids),
         *((prompt, "the prompt is empty") for prompt in ("", [], (), np.array([], dtype=np.int64))),
         *((prompt, "expected text") for prompt in (b"Once", bytearray(b"Once"))),
         ([300], "token 0 of the prompt is 300; .* 0 to 299"),
@@ -154,8 +154,8 @@ def test_options_that_cannot_be_are_refused_before_anything_runs(model: Model) -
         ({"seed": -1}, "seed"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"stop_ids": [300]}, "token 0 of stop_ids is 300"),
-        ({"stop_ids": ["a"]}, "stop_ids; expected a sequence of whole numbers"),
-        ({"stop_ids": 5}, "stop_ids; expected a sequence of whole numbers"),
+        ({"stop_ids": ["a"]}, "stop_ids; expected a sequence of integers"),
+        ({"stop_ids": 5}, "stop_ids; expected a sequence of integers"),
         ({"stop": ""}, "stop string 0 is empty"),
         ({"stop": b"end"}, "stop is bytes"),
     ):

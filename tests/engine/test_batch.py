@@ -12,7 +12,7 @@ from tiers import tiered
 from token_streams import random_ids as ids_of
 
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions, places_for, sequence_bytes
+from glinfer.engine.batch import MAX_SLOTS, SchedulerOptions, sequence_bytes, slots_and_capacity
 from glinfer.engine.logits import MIN_LOGPROB, LogitChanges, change_logits, token_logprobs, top_bounds
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest, BatchResult
@@ -113,25 +113,25 @@ class TestMemory:
         layers, head_floats, line = 2, 16, 64  # a head of 8 numbers takes 16; a line holds a block of each slot
         assert sequence_bytes(config, 256) == layers * 256 * (2 * heads * head_floats + line) * 4
 
-    def test_places(self) -> None:
+    def test_slots(self) -> None:
         each = sequence_bytes(self.CONFIG, 256)
-        assert places_for(self.CONFIG, SchedulerOptions(), 16384) == (MAX_SLOTS, 256)
-        assert places_for(self.CONFIG, SchedulerOptions(slots=5), 16384) == (5, 256)
-        assert places_for(self.CONFIG, SchedulerOptions(memory=3 * each), 16384) == (3, 256)
-        assert places_for(self.CONFIG, SchedulerOptions(memory=4 * each - 1), 16384) == (3, 256)
-        assert places_for(self.CONFIG, SchedulerOptions(longest=64, slots=5), 16384) == (5, 64)
-        assert places_for(self.CONFIG, SchedulerOptions(longest=65, slots=5), 16384) == (5, 128)
-        assert places_for(self.CONFIG, SchedulerOptions(longest=10_000, slots=5), 16384) == (5, 256), (
+        assert slots_and_capacity(self.CONFIG, SchedulerOptions(), 16384) == (MAX_SLOTS, 256)
+        assert slots_and_capacity(self.CONFIG, SchedulerOptions(slots=5), 16384) == (5, 256)
+        assert slots_and_capacity(self.CONFIG, SchedulerOptions(memory=3 * each), 16384) == (3, 256)
+        assert slots_and_capacity(self.CONFIG, SchedulerOptions(memory=4 * each - 1), 16384) == (3, 256)
+        assert slots_and_capacity(self.CONFIG, SchedulerOptions(longest=64, slots=5), 16384) == (5, 64)
+        assert slots_and_capacity(self.CONFIG, SchedulerOptions(longest=65, slots=5), 16384) == (5, 128)
+        assert slots_and_capacity(self.CONFIG, SchedulerOptions(longest=10_000, slots=5), 16384) == (5, 256), (
             "a longer one drops its oldest half"
         )
-        assert places_for(self.CONFIG, SchedulerOptions(longest=64, memory=each), 16384) == (4, 64), (
+        assert slots_and_capacity(self.CONFIG, SchedulerOptions(longest=64, memory=each), 16384) == (4, 64), (
             "shorter ones, more of them"
         )
 
     @pytest.mark.parametrize("edge", [4, 64])
     def test_no_room_in_textures_for_a_single_one(self, edge: int) -> None:
         with pytest.raises(InputError, match=rf"one sequence of 256 tokens takes .* MB in textures of at most {edge}"):
-            places_for(self.CONFIG, SchedulerOptions(), edge)
+            slots_and_capacity(self.CONFIG, SchedulerOptions(), edge)
 
     def test_none_at_all_is_refused_in_one_line(self, model: Model) -> None:
         before = model.device.live_objects()
@@ -189,7 +189,7 @@ def test_changes_that_cannot_be() -> None:
         ((0, True, None), "frequency_penalty is True; expected a finite number"),
         ((0, 0, [1]), "logit_bias is list; expected a mapping"),
         ((0, 0, {10: 1}), "token 10 of logit_bias is outside the vocabulary; expected 0 to 9"),
-        ((0, 0, {-1: 1}), "expected a whole number of at least 0"),
+        ((0, 0, {-1: 1}), "expected an integer of at least 0"),
         ((0, 0, {1: None}), "the logit_bias of token 1 is None"),
     ]
     for given, words in refused:

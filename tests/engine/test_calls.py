@@ -86,7 +86,7 @@ def test_values_of_the_wrong_type_are_refused_in_a_line(small: Path, model: Mode
         ),
         (lambda it: model.batch([glinfer.BatchRequest("x", text=it)]), "no", "request 0: text is 'no'; expected True"),
         (model.chat_ids, 5, "messages is int; expected text, or a list of role and content"),
-        (lambda it: setattr(text, "chunk", it), 0, "chunk is 0; expected a whole number of at least 1"),
+        (lambda it: setattr(text, "chunk", it), 0, "chunk is 0; expected an integer of at least 1"),
         (lambda it: setattr(chat, "system", it), 5, "the system prompt is int; expected text"),
         (lambda it: glinfer.load(small, strict=it), "no", "strict is 'no'; expected True or False"),
         (lambda it: glinfer.load(small, kernels=glinfer.KernelOptions(quad=it)), 0, "quad is 0; expected True or"),
@@ -99,11 +99,11 @@ def test_values_of_the_wrong_type_are_refused_in_a_line(small: Path, model: Mode
         (lambda it: setattr(chat, "think", it), "off", "think is 'off'; expected True or False"),
         (lambda it: model.require_tokenizer().encode("x", allow_special=it), "no", "allow_special is 'no'; expected"),
         (model.generate, b"ab", "found bytes for the prompt; expected text"),
-        (model.generate, {"a": 1}, "found dict for the prompt; expected a sequence of whole numbers"),
-        (model.generate, {"a", "b"}, "found set for the prompt; expected a sequence of whole numbers"),
+        (model.generate, {"a": 1}, "found dict for the prompt; expected a sequence of integers"),
+        (model.generate, {"a", "b"}, "found set for the prompt; expected a sequence of integers"),
         (model.generate, np.array(5), "found ndarray for the prompt; expected a sequence .* or one text"),
-        (model.generate, [1, "a"], "found str at place 1 of the prompt; expected a sequence of whole numbers"),
-        (model.generate, [[1], [True]], "request 1: found bool at place 0 of the prompt"),
+        (model.generate, [1, "a"], "found str at index 1 of the prompt; expected a sequence of integers"),
+        (model.generate, [[1], [True]], "request 1: found bool at index 0 of the prompt"),
     ]
     for call, given, message in refused:
         with pytest.raises(GlinferError, match=rf"\A{message}"):

@@ -101,12 +101,10 @@ class TestHolding:
             session.prefill([1, 2])
             for count in (-1, 1.0, "1", None, True):
                 with pytest.raises(
-                    InputError, match=r"the number to rewind by is .*; expected a whole number of at least 0"
+                    InputError, match=r"the number to rewind by is .*; expected an integer of at least 0"
                 ):
                     session.rewind(count)  # type: ignore[arg-type]
-                with pytest.raises(
-                    InputError, match=r"the number of tokens to generate is .*; expected a whole number of"
-                ):
+                with pytest.raises(InputError, match=r"the number of tokens to generate is .*; expected an integer of"):
                     session.generate_ids(count)  # type: ignore[arg-type]
             with pytest.raises(InputError, match="cannot rewind by 3 tokens; the session holds 2"):
                 session.rewind(3)
@@ -117,9 +115,9 @@ class TestHolding:
         bad: list[tuple[Any, str]] = [
             ([vocab], f"token 0 of the tokens is {vocab}; this vocabulary has ids 0 to {vocab - 1}"),
             ([1, -1], "token 1 of the tokens is -1"),
-            ([7.0], "the tokens; expected a sequence of whole numbers"),
+            ([7.0], "the tokens; expected a sequence of integers"),
             (b"ab", "found bytes for the tokens"),
-            (5, "the tokens; expected a sequence of whole numbers"),
+            (5, "the tokens; expected a sequence of integers"),
         ]
         with short.session() as session:
             session.prefill([1, 2])

@@ -55,7 +55,7 @@ def test_a_generation_config_is_taken_as_a_whole(tmp_path: Path) -> None:
 def test_what_cannot_be_used_is_warned_of_in_one_line(tmp_path: Path) -> None:
     for bad, words, left in (
         ({"temperature": -1}, r"temperature is -1; expected a finite number, 0 \(greedy\) or more; using 0\.7", USUAL),
-        ({"top_k": "many", "top_p": 0.5}, r"top_k is 'many'; expected a .*; using 0", SamplingOptions(top_p=0.5)),
+        ({"top_k": "many", "top_p": 0.5}, r"top_k is 'many'; expected an int.*; using 0", SamplingOptions(top_p=0.5)),
         ({"top_p": 2}, r"top_p is 2; expected a number from 0 to 1 \(1 is off\); using 0\.95", USUAL),
         ({"min_p": [], "temperature": 1}, r"min_p is \[\]; .*; using 0", NEUTRAL),
         ({"repetition_penalty": 0}, r"repetition_penalty is 0; .*; using 1", USUAL),

@@ -139,7 +139,7 @@ class TestAccepting:
             session.prefill(PROMPT)
             with pytest.raises(InputError, match="token 1 of the draft is 300; this vocabulary has ids 0 to 299"):
                 session.accept([1, 300], Sampler())
-            with pytest.raises(InputError, match="the draft; expected a sequence of whole numbers"):
+            with pytest.raises(InputError, match="the draft; expected a sequence of integers"):
                 session.accept(["a"], Sampler())  # type: ignore[list-item]
             assert session.ids == PROMPT
 

@@ -120,8 +120,8 @@ def test_the_prompt_stays(fast: Model) -> None:
     ("keep", "says"),
     [
         (CONTEXT, f"keep is {CONTEXT} tokens; the context holds {CONTEXT}; expected fewer"),
-        (-2, "the number of tokens to keep is -2; expected a whole number of at least 0"),
-        (1.5, "the number of tokens to keep is 1.5; expected a whole number of at least 0"),
+        (-2, "the number of tokens to keep is -2; expected an integer of at least 0"),
+        (1.5, "the number of tokens to keep is 1.5; expected an integer of at least 0"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(fast: Model, keep: int, says: str) -> None:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.gl
 
 
 def answered(model: Model) -> list[tuple[int, list[int], str | None]]:
-    """Chosen by the GPU, with filters and from whole rows: three in two places, two of which begin alike."""
+    """Chosen by the GPU, with filters and from whole rows: three in two slots, two of which begin alike."""
     options: list[dict[str, Any]] = [{}, {"top_k": 5}, {"logprobs": 2}]
     asked = [
         BatchRequest("Once upon a time"[: 16 - place // 2], {"max_tokens": 2, "seed": place, **each}, key=place)

@@ -1,4 +1,4 @@
-"""LoRA adapters beside the weights: the logits of merged weights, and for each sequence its own adapter."""
+"""LoRA adapters next to the weights: the logits of merged weights, and for each sequence its own adapter."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_each_sequence_of_a_batch_has_its_own_adapter(model: Model) -> None:
     assert len({tuple(alone[name, 0]) for name in names}) == 3
     assert alone[None, 0] == alone["base", 0]
     requests = [BatchRequest(IDS[skipped:], {"lora": name, **GREEDY}, (name, skipped)) for name, skipped in alone]
-    # In few places, others take over where what a prompt begins with was run with another adapter.
+    # In few slots, others take over where what a prompt begins with was run with another adapter.
     assert {result.request.key: result.ids for result in model.batch(requests, slots=2)} == alone
 
 
@@ -178,7 +178,7 @@ def test_refusals(folder: Path, model: Model) -> None:
     ):
         with pytest.raises(GlinferError, match=words):
             glinfer.load(folder / "model.safetensors", device=model.device, lora=lora)  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="beside the fast plan"):
+    with pytest.raises(InputError, match="next to the fast plan"):
         glinfer.load(folder / "model.safetensors", device=model.device, lora=folder / "a", plan="reference")
 
 

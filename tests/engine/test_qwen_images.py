@@ -42,7 +42,7 @@ from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.vision import ImageForm, Vision, read_vision
 from glinfer.gl.context import Limits, open_device
 from glinfer.kernels.options import KernelOptions
-from glinfer.text.images import ImageToken, Square, decoded, squares_of, turn_places
+from glinfer.text.images import ImageToken, Square, decoded, rotary_positions, squares_of
 
 pytestmark = [pytest.mark.gl, pytest.mark.usefixtures("no_processes")]
 
@@ -142,7 +142,7 @@ def test_a_text_after_an_image_goes_on_behind_its_longer_side(model: Model) -> N
     rows, cols = square.shape
     first = next(place for place, token in enumerate(ids) if isinstance(token, ImageToken))
     end = first + rows * cols
-    turns, back = turn_places(ids)
+    turns, back = rotary_positions(ids)
     assert rows > cols
     assert turns[first : first + cols + 1].tolist() == [
         *([first, first, first + col] for col in range(cols)),
@@ -150,8 +150,8 @@ def test_a_text_after_an_image_goes_on_behind_its_longer_side(model: Model) -> N
     ]
     assert turns[end].tolist() == [first + rows] * 3
     assert back == rows * cols - rows
-    assert turn_places(ids[: first + 2])[0].tolist() == turns[: first + 2].tolist()
-    assert turn_places([5, 6])[1] == 0
+    assert rotary_positions(ids[: first + 2])[0].tolist() == turns[: first + 2].tolist()
+    assert rotary_positions([5, 6])[1] == 0
 
 
 @pytest.mark.parametrize("name", ["model", pytest.param("newer", marks=pytest.mark.slow)])

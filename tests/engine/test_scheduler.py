@@ -150,7 +150,7 @@ class TestAsAlone:
         with model.scheduler(slots=3) as scheduler:
             scheduler.insert(
                 BatchRequest([9], {"max_tokens": 40})
-            )  # whose steps the place of the first takes no part in
+            )  # whose steps the slot of the first takes no part in
             first = scheduler.insert(BatchRequest(SYSTEM, {"max_tokens": 20 if busy else 3, **GREEDY}))
             while not first.ended and first.stats.tokens < 5:
                 scheduler.next()
@@ -160,9 +160,9 @@ class TestAsAlone:
                 scheduler.next()
             chosen = 2 if scheduler.batch.same_sums else -1
             assert second.stats.reused_tokens == len(SYSTEM) + chosen, "what was chosen too, or only the prompt"
-            place = next(each.number for each in scheduler._places if each.running is second)
+            slot = next(each.number for each in scheduler._slots if each.running is second)
             assert busy == (not first.ended)
-            logits = scheduler.batch._logits([place])[0]  # of the step that is under way
+            logits = scheduler.batch._logits([slot])[0]  # of the step that is under way
             with model.session() as session:
                 session.prefill(second.held)
                 assert agree(session.logits(), logits)
@@ -257,7 +257,7 @@ class TestPrefixes:
         return sum(count for name, count in log if name == "chunk")
 
     def test_a_system_prompt_is_run_once(self, model: Model, log: list[tuple[str, int]]) -> None:
-        """In places that are free again, and by copies from those that run."""
+        """In slots that are free again, and by copies from those that run."""
         requests = [BatchRequest([*SYSTEM, *ids_of(6, seed)], {"max_tokens": 4, "seed": seed}) for seed in range(4)]
         expected = [alone(model, request) for request in requests]
         for slots in (3, 2, 1):
@@ -308,7 +308,7 @@ class TestPrefixes:
             assert [reused(prompts[place]) for place in (0, 1)] == [0, 0]
             assert reused(prompts[0]) == 19, "of the same prompt all but its last token"
             assert reused(prompts[2]) == 0
-            assert reused(prompts[0]) == 19, "it was the other one's place"
+            assert reused(prompts[0]) == 19, "it was the other one's slot"
             assert reused(prompts[1]) == 0
             few = MIN_REUSED
             assert reused([*prompts[1][: few - 1], 1, 2, 3]) == 0
@@ -376,7 +376,7 @@ class TestQueue:
         ):
             scheduler.insert(BatchRequest([1] * 60, {"max_tokens": 5}))
             with pytest.raises(
-                InputError, match=r"a prompt of 60 tokens and 6 more need room for 65; a place holds 64; a"
+                InputError, match=r"a prompt of 60 tokens and 6 more need room for 65; a slot holds 64; a"
             ):
                 scheduler.insert(BatchRequest([1] * 60, {"max_tokens": 6}))
             assert len(finished(scheduler)) == 5
@@ -418,7 +418,7 @@ class TestQueue:
     def test_bounds(self, model: Model) -> None:
         for name, value in itertools.product(("piece", "slots", "memory", "longest"), (0, 1.5, True)):
             for use in (model.scheduler, *(() if name == "piece" else (partial(model.batch, [BatchRequest([1])]),))):
-                with pytest.raises(InputError, match=f"{name} is {value}; expected a whole number of at least 1"):
+                with pytest.raises(InputError, match=f"{name} is {value}; expected an integer of at least 1"):
                     use(**{name: value})
 
 

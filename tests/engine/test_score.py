@@ -138,11 +138,11 @@ class TestRefusals:
             (["x" * 9, ""], "text 1 has 0 tokens; expected at least 2"),
             (b"Once upon", "the texts are bytes; expected a list of them"),
             (5, "the texts are int; expected a list of them"),
-            ([1, 2, 3], "text 0; expected a sequence of whole numbers"),
+            ([1, 2, 3], "text 0; expected a sequence of integers"),
             ([[1, 2], [3, 300]], "token 1 of text 1 is 300; this vocabulary has ids 0 to 299"),
-            ([[1, 2.0]], "text 0; expected a sequence of whole numbers"),
+            ([[1, 2.0]], "text 0; expected a sequence of integers"),
             ([b"ab"], "found bytes for text 0"),
-            ([None], "text 0; expected a sequence of whole numbers"),
+            ([None], "text 0; expected a sequence of integers"),
         ]
         draws = model.device.draws_issued
         for texts, words in refused:

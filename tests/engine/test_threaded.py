@@ -35,7 +35,7 @@ def shared(small: Path) -> Iterator[ThreadedModel]:
 @pytest.fixture
 def threaded(shared: ThreadedModel) -> Iterator[ThreadedModel]:
     yield shared
-    eventually(lambda: running(shared) == 0, "places are free")
+    eventually(lambda: running(shared) == 0, "slots are free")
 
 
 def running(model: ThreadedModel) -> int:
@@ -133,7 +133,7 @@ def test_with_one_slot_texts_take_the_draws_of_a_model(small: Path, model: Model
             next(left)
         assert threaded.chat("hello", **OPTIONS) == model.chat("hello", **OPTIONS)
     for bad in ({"slots": 0}, {"slots": 1, "memory": 2.5}):
-        with pytest.raises(InputError, match="expected a whole number of at least 1"):
+        with pytest.raises(InputError, match="expected an integer of at least 1"):
             ThreadedModel(small, **bad)
 
 

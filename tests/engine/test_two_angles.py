@@ -1,4 +1,4 @@
-"""Texts that turn by one of two sets of angles, as longrope has them, against what generate of transformers gives."""
+"""Texts with one of two sets of angles, as longrope has them, against what generate of transformers gives."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_prompts_together_are_as_alone(model: Model) -> None:
 
 @pytest.mark.slow
 def test_what_has_turned_otherwise_is_not_shared(model: Model) -> None:
-    """A place keeps keys for those that turn alike."""
+    """A slot keeps keys for texts with the same angles."""
     with model.scheduler(slots=1) as scheduler:
         found = []
         for count in (30, 31, 40, 36, 28):

@@ -101,7 +101,7 @@ def test_seeded_models_are_the_recorded_ones_to_the_last_bit(golden_model: Model
 @each_case(
     ("seed", "scale", "message"),
     [
-        (-1, 0.04, "the seed is -1; expected a whole number of at least 0"),
+        (-1, 0.04, "the seed is -1; expected an integer of at least 0"),
         (0, float("nan"), "the scale is nan; expected a finite number"),
         (0, -1.0, "the scale is -1.0; expected a finite number of at least 0"),
     ],

@@ -51,7 +51,7 @@ def write_model(folder: Path, arrays: Arrays | None = None, **changes: Any) -> P
 
 
 def write_shards(folder: Path, arrays: Arrays, count: int = 3) -> dict[str, str]:
-    """The tensors dealt out over shards, an index beside them; gives the index's weight_map."""
+    """The tensors dealt out over shards, an index next to them; gives the index's weight_map."""
     names = [f"model-{i + 1:05d}-of-{count:05d}.safetensors" for i in range(count)]
     placed = {name: names[i % count] for i, name in enumerate(arrays)}
     for shard in names:
@@ -238,11 +238,11 @@ def test_a_config_that_is_none(tmp_path: Path, content: bytes, message: str) -> 
 def test_a_directory_that_is_no_model(tmp_path: Path) -> None:
     assert refusal(tmp_path, load_checkpoint).startswith(": found a directory without config.json; expected a Hugging")
     write_config(tmp_path)
-    assert "found config.json but no weights beside it; expected model.safetensors or model" in refusal(tmp_path)
+    assert "found config.json but no weights next to it; expected model.safetensors or model" in refusal(tmp_path)
     (tmp_path / "config.json").unlink()
     save_file(stored_arrays(), tmp_path / "model.safetensors", {"format": "pt"})
     found = refusal(tmp_path / "model.safetensors", load_checkpoint)
-    assert found.startswith("model.safetensors: found no config.json beside it; expected a Hugging Face model")
+    assert found.startswith("model.safetensors: found no config.json next to it; expected a Hugging Face model")
 
 
 @each_case("name", ["pytorch_model.bin", "pytorch_model.bin.index.json", "tf_model.h5"])

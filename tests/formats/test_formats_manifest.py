@@ -281,7 +281,7 @@ def test_what_is_no_manifest(tmp_path: Path, text: str, message: str) -> None:
         ({"files": {"weights_shards": ["model-f32-000.bin"] * 2}}, "it names the file 'model-f32-000.bin' twice"),
         (
             {"files": {"weights": {"file": "a", "length": -1}}},
-            "the file 'a': length is -1; expected a whole number of at least 0",
+            "the file 'a': length is -1; expected an integer of at least 0",
         ),
         ({"byte_length": 7}, "its 1 files have 4064 bytes together, but its byte_length is 7; expected"),
     ],
@@ -299,7 +299,7 @@ def test_wrong_settings_of_the_manifest(tmp_path: Path, change: dict[str, Any], 
         ({"hidden_act": "silu"}, "hidden_act is 'silu', which is not supported; expected gelu"),
         ({"model_type": "llama"}, "model_type is 'llama', which is not supported; expected gift_of_gab"),
         ({"rope_theta": "10000"}, "rope_theta is '10000'; expected a number above 0"),
-        ({"vocab_size": 0}, "its architecture describes no possible model: vocab_size is 0; expected a whole number"),
+        ({"vocab_size": 0}, "its architecture describes no possible model: vocab_size is 0; expected an integer"),
         ({"hidden_size": None}, "its architecture has no hidden_size; expected vocab_size, hidden_size"),
         ({"head_dim": 3}, "head_dim is 3; expected an even number"),
         ({"num_hidden_layers": 1 << 24}, "found 20 tensors; expected more for the 16777216 blocks"),
@@ -320,8 +320,8 @@ def test_version_one_without_its_number_is_refused_too(tmp_path: Path) -> None:
 @each_case(
     ("q8", "change", "message"),
     [
-        (False, {"shape": [8, 12, 1]}, "has shape [8, 12, 1]; expected one or two whole numbers from 1 to"),
-        (False, {"shape": [8, 12.0]}, "has shape [8, 12.0]; expected one or two whole numbers from 1 to"),
+        (False, {"shape": [8, 12, 1]}, "has shape [8, 12, 1]; expected one or two integers from 1 to"),
+        (False, {"shape": [8, 12.0]}, "has shape [8, 12.0]; expected one or two integers from 1 to"),
         (False, {"shape": [12, 8]}, "has shape [12, 8]; expected [8, 12] from the configuration"),
         (False, {"shape": [8, 11]}, "has 384 bytes of data; expected 352 for shape [8, 11] in float32"),
         (
@@ -330,7 +330,7 @@ def test_version_one_without_its_number_is_refused_too(tmp_path: Path) -> None:
             "is stored as 'bf16', which is not supported; expected float32 or q8_rowwise_symmetric",
         ),
         (False, {"data": None}, "has no data but None; expected an object with offset and length"),
-        (False, {"data": {"offset": -4, "length": 384}}, ": data: offset is -4; expected a whole number of at least 0"),
+        (False, {"data": {"offset": -4, "length": 384}}, ": data: offset is -4; expected an integer of at least 0"),
         (False, {"data": {"offset": 1 << 80, "length": 384}}, ": data: offset is 1208925819614629174706176; exp"),
         (False, {"data": {"offset": 3681, "length": 384}}, "ends at byte 4065, but its files have 4064 together"),
         (True, {"q": {"offset": 0, "length": 95}}, "has 95 bytes of q; expected 96 for shape [8, 12] in int8"),

@@ -38,15 +38,15 @@ EXPECTED: dict[str, list[tuple[str | Settings, str, Any]]] = {
         *(("gemma3_text", "rope_local_base_freq", 0), ("lfm2", "block_ffn_dim_multiplier", "1")),
         ("gpt_oss", "swiglu_alpha", -1),
     ],
-    "; expected a whole number of at least 1": [
+    "; expected an integer of at least 1": [
         *(("gpt2", "n_layer", 0), ("gpt2", "n_embd", True), ("gpt2", "vocab_size", 7.0), ("qwen3", "head_dim", 0)),
         *(("mistral", "sliding_window", 0), ("gemma3_text", "sliding_window_pattern", 0)),
         *(("lfm2", "block_multiple_of", 0), ("qwen3_5_text", "full_attention_interval", 0)),
         *(("qwen3_5_text", "linear_value_head_dim", "8"), ("deepseek_v2", "kv_lora_rank", 0)),
     ],
-    "; expected a whole number from 1 to 1024": [("qwen3_5_text", "full_attention_interval", 2000)],
-    "; expected a whole number from 1 to 16777216": [("gpt2", "vocab_size", 10**4000)],
-    "; expected a whole number from 2 to 64": [
+    "; expected an integer from 1 to 1024": [("qwen3_5_text", "full_attention_interval", 2000)],
+    "; expected an integer from 1 to 16777216": [("gpt2", "vocab_size", 10**4000)],
+    "; expected an integer from 2 to 64": [
         (LFM2, "conv_L_cache", 65),
         ("qwen3_5_text", "linear_conv_kernel_dim", 65),
     ],
@@ -155,10 +155,10 @@ CASES += [
     (V3, {"n_group": 5}, "n_group is 5; expected at most 32 groups, with two or more of 64 experts"),
     (V3, {"n_group": 64, "topk_group": 9}, "n_group is 64; expected at most 32 groups"),
     (V3, {"n_group": 32, "topk_group": 2}, "topk_group is 2; expected enough of the 32 groups for the 6 experts"),
-    (V3, {"n_group": 2, "topk_group": 3}, "topk_group is 3; expected a whole number from 1 to 2"),
-    (V3, {"n_group": 0}, "n_group is 0; expected a whole number of at least 1"),
+    (V3, {"n_group": 2, "topk_group": 3}, "topk_group is 3; expected an integer from 1 to 2"),
+    (V3, {"n_group": 0}, "n_group is 0; expected an integer of at least 1"),
     ("ernie4_5_moe", {"moe_layer_start_index": 28}, "num_dense_layers is 28; expected fewer than the 28 layers"),
-    ("hunyuan_v1_moe", {"moe_topk": ["8"]}, "moe_topk is '8'; expected a whole number of at least 1"),
+    ("hunyuan_v1_moe", {"moe_topk": ["8"]}, "moe_topk is '8'; expected an integer of at least 1"),
     ("gpt2", {"quantization_config": {"bits": 4}}, f"quantization_config is set{NO}; expected a model that is not"),
     (
         "gpt_oss",
@@ -204,7 +204,7 @@ def test_a_family_that_begins_like_a_known_one(tmp_path: Path) -> None:
     ("family", "changes", "message"),
     [
         ("lfm2", {"model_type": "llama"}, "layer_types has 'conv'; no layer of llama convolves"),
-        ("lfm2", {"conv_L_cache": 0}, "conv_L_cache is 0; expected a whole number from 2 to 64"),
+        ("lfm2", {"conv_L_cache": 0}, "conv_L_cache is 0; expected an integer from 2 to 64"),
         (
             "lfm2",
             {"pooling": "mean"},
@@ -253,12 +253,12 @@ FACTORS = np.ones(24, np.float32)
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 2, 0]}, r"is \[0, 2, 0\]; expected 4 numbers, 0 or the same one"),
         ("lfm2", {"lfm2.attention.head_count_kv": [0, 2, 0, 4]}, r"is \[0, 2, 0, 4\]; expected 4 numbers"),
         ("lfm2", {"lfm2.attention.sliding_window": 16}, "is 16; expected none in a model whose layers convolve"),
-        ("lfm2", {"lfm2.shortconv.l_cache": 0}, "is 0; expected a whole number of at least 1"),
-        ("lfm2", {"lfm2.shortconv.l_cache": 65}, "conv_L_cache is 65; expected a whole number from 2 to 64"),
+        ("lfm2", {"lfm2.shortconv.l_cache": 0}, "is 0; expected an integer of at least 1"),
+        ("lfm2", {"lfm2.shortconv.l_cache": 65}, "conv_L_cache is 65; expected an integer from 2 to 64"),
         ("qwen35", {"qwen35.ssm.time_step_rank": 3}, "is 3; expected a multiple of the 2 of ssm.group_count"),
         ("qwen35", {"qwen35.ssm.inner_size": 73}, "is 73; expected a multiple of the 2 heads"),
-        ("qwen35", {"qwen35.full_attention_interval": 2000}, "is 2000; expected a whole number from 1 to 1024"),
-        ("qwen35", {"qwen35.nextn_predict_layers": 5}, "is 5; expected a whole number below the 5 blocks"),
+        ("qwen35", {"qwen35.full_attention_interval": 2000}, "is 2000; expected an integer from 1 to 1024"),
+        ("qwen35", {"qwen35.nextn_predict_layers": 5}, "is 5; expected an integer below the 5 blocks"),
         (
             "qwen35",
             {"qwen35.ssm.state_size": 300},

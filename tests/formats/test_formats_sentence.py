@@ -66,14 +66,14 @@ def test_classifiers_rank(tmp_path: Path, own: dict[str, Any], squashes: bool) -
         ("modules.json", [{"path": ""}], "expected objects with the type and the path of each module"),
         ("modules.json", [{"type": "a.CNN", "path": "x"}], "the module 'CNN' is not supported here; expected Transfo"),
         ("modules.json", [{"type": "a.Transformer", "path": ""}], "found no pooling in it"),
-        ("modules.json", [{"type": "a.Pooling", "path": "../x"}], "the path '../x' is not a folder beside it; do not"),
+        ("modules.json", [{"type": "a.Pooling", "path": "../x"}], "the path '../x' is not a folder next to it; do not"),
         ("1_Pooling/config.json", {}, r"its pooling is \[\]; expected one of cls, mean"),
         ("1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": True}, "'cls', 'mean'"),
         ("2_Dense/config.json", {"in_features": 36, "out_features": 9}, r"expected bias, weight of \[9, 36\]"),
         ("2_Dense/config.json", {"activation_function": "torch.nn.ReLU"}, "activation_function is 'torch.nn.ReLU'"),
         (PROMPTS, {"prompts": ["a"]}, "prompts is .*; expected an object with a text for each"),
         (PROMPTS, {"prompts": {"a": "b"}, "default_prompt_name": "c"}, "default_prompt_name is 'c'; expected the name"),
-        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length is 0; expected a whole number"),
+        ("sentence_bert_config.json", {"max_seq_length": 0}, "max_seq_length is 0; expected an integer"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, file: str, change: Any, said: str) -> None:

@@ -153,7 +153,7 @@ class TestPlaceOfTheModel:
         """Such as the pooling, or the whole model without its pooling."""
         for folder in ("1_Pooling", "0_Transformer"):
             path = zip_of(tmp_path / "a.zip", {beside: b"[]", f"{folder}/config.json": model["config.json"]})
-            refused(path, cache, "found no model in it; expected one config.json with the weights beside it")
+            refused(path, cache, "found no model in it; expected one config.json with the weights next to it")
 
     @each_case("folders", [("a", "b"), ("x/m",)])
     def test_several_or_none(

@@ -68,7 +68,7 @@ def test_missing_parts_are_named(path: Path, gone: list[int]) -> None:
     kept = next(number for number in range(PARTS) if number not in gone)
     names = ", ".join(parts[number].name for number in gone)
     assert refusal(parts[kept]) == (
-        f"this is part {kept + 1} of 3 of a model; found no {names} beside it; get all parts into one folder"
+        f"this is part {kept + 1} of 3 of a model; found no {names} next to it; get all parts into one folder"
     )
 
 
@@ -88,9 +88,9 @@ def test_a_part_of_another_name_says_which_name_it_needs(path: Path) -> None:
         (2, "split.no", 1, "its split.no is 1; expected 2, as the other parts of the model have it"),
         (2, "split.tensors.count", 5, "its split.tensors.count is 5; expected 21, as the other parts of the model"),
         (1, "split.tensors.count", None, "its split.tensors.count is None; expected 21"),
-        (0, "split.tensors.count", "x", "split.tensors.count is 'x'; expected a whole number of at least 0"),
-        (0, "split.count", "3", "split.count is '3'; expected a whole number of at least 1"),
-        (0, "split.no", 3, "split.count is 3; expected a whole number of at least 4"),
+        (0, "split.tensors.count", "x", "split.tensors.count is 'x'; expected an integer of at least 0"),
+        (0, "split.count", "3", "split.count is '3'; expected an integer of at least 1"),
+        (0, "split.no", 3, "split.count is 3; expected an integer of at least 4"),
     ],
 )
 def test_parts_that_do_not_belong_together(path: Path, number: int, key: str, value: Any, message: str) -> None:

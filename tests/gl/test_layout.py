@@ -32,7 +32,7 @@ def refused(message: str) -> Any:
 
 
 def numbered(layout: TexelLayout, rows: int | None = None) -> Array:
-    """A matrix whose element i, counted row by row, is i + 1, or as near as a half float has whole numbers."""
+    """A matrix whose element i, counted row by row, is i + 1, or as near as a half float has integers."""
     rows = layout.rows if rows is None else rows
     numbers = np.arange(rows * layout.cols).reshape(rows, layout.cols)
     return (numbers % (2039 if layout.format.dtype == np.float16 else 2**31) + 1).astype(layout.format.dtype)
@@ -120,9 +120,9 @@ def test_another_view_of_the_same_texels(rows: int, cols: int, largest: int, oth
     each, rest = divmod(rows * layout.row_texels, other)
     if rest:
         with refused(rf"a {rows}×{cols} matrix cannot share its texels with one of {other}×{4 * each + 4}"):
-            layout.seen_as(other, 4 * each + 4)
+            layout.reshaped(other, 4 * each + 4)
         return
-    view = layout.seen_as(other, 4 * each)
+    view = layout.reshaped(other, 4 * each)
     assert (view.width, view.height, view.format) == (layout.width, layout.height, layout.format)
     assert view == FlatLayout.of((other, 4 * each), "rgba32f", largest), "a layout is found by its texels"
     packed = layout.pack(numbered(layout))
@@ -166,7 +166,7 @@ def test_parts_are_the_first_rows_and_their_region_holds_them(layout: BlockLayou
     width, height = layout.region(rows, cols)
     assert width == layout.width
     assert height <= layout.height
-    x, y = layout.places(rows)
+    x, y = layout.texels_of(rows)
     assert x.max() < width
     assert height - 4 <= y.max() < height, "no line too many"
     whole = layout.pack(numbered(layout))
@@ -176,7 +176,7 @@ def test_parts_are_the_first_rows_and_their_region_holds_them(layout: BlockLayou
     assert np.array_equal(layout.unpack(part, rows, layout.cols), numbered(layout)[:rows])
     assert np.count_nonzero(part) == rows * layout.cols
     first = data.draw(st.integers(0, layout.rows - rows))
-    for found, everything in zip(layout.places(rows, first), layout.places(layout.rows), strict=True):
+    for found, everything in zip(layout.texels_of(rows, first), layout.texels_of(layout.rows), strict=True):
         assert np.array_equal(found, everything[first : first + rows])
 
 

@@ -246,11 +246,11 @@ MAKERS = {
 
 def test_rows_and_tensors_that_the_plan_has_not_are_refused(session: Session) -> None:
     for rows in (0, -1, 8, 10**9, 1.5, "3", None):
-        with pytest.raises(PlanError, match=r"^rows is .*; expected a whole number from 1 to 7$"):
+        with pytest.raises(PlanError, match=r"^rows is .*; expected an integer from 1 to 7$"):
             session.run({"rows": rows})  # type: ignore[dict-item]
     with pytest.raises(PlanError, match=r"^plan reference has no tensor 'nothing'$"):
         session.read("nothing")
-    with pytest.raises(PlanError, match=r"^rows is None; expected a whole number from 1 to 7$"):
+    with pytest.raises(PlanError, match=r"^rows is None; expected an integer from 1 to 7$"):
         session.run({"cols": 3})
     assert session.runs == session.draws_issued == 0
 

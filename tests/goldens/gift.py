@@ -26,8 +26,8 @@ def gift_logits(config: ModelConfig, tensors: dict[str, Array], ids: list[int]) 
     def norm(x: Array, name: str) -> Array:
         return np.asarray(x / np.sqrt((x * x).mean(-1, keepdims=True) + config.layer_norm_eps) * weights[name])
 
-    def turned(x: Array) -> Array:
-        """Neighbours as complex numbers, turned by position × theta^(−2i / dim)."""
+    def rotated(x: Array) -> Array:
+        """Neighbours as complex numbers, rotated by position × theta^(−2i / dim)."""
         speeds = config.rope_theta ** (-2.0 * np.arange(dim // 2) / dim)
         points = (x[:, 0::2] + 1j * x[:, 1::2]) * np.exp(1j * places[:, None] * speeds)
         return np.stack([points.real, points.imag], axis=-1).reshape(x.shape)
@@ -40,7 +40,7 @@ def gift_logits(config: ModelConfig, tensors: dict[str, Array], ids: list[int]) 
         heads = []
         for head in range(config.num_attention_heads):
             part = slice(head * dim, (head + 1) * dim)
-            scores = turned(q[:, part]) @ turned(k[:, part]).T / math.sqrt(dim)
+            scores = rotated(q[:, part]) @ rotated(k[:, part]).T / math.sqrt(dim)
             scores[places[None, :] > places[:, None]] = -np.inf
             heads.append(np.exp(log_softmax(scores)) @ v[:, part])
         x = x + np.concatenate(heads, axis=1) @ weights[f"{layer}.self_attn.o_proj.weight"].T

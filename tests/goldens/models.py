@@ -483,7 +483,7 @@ MODELS = {
 }
 """Every family that transformers has, in float32."""
 LONGROPE = made("phi3", MODELS["phi3"].settings, max_position_embeddings=96, original_max_position_embeddings=32)
-"""A model that turns texts of more than 32 tokens by other angles."""
+"""A model with other angles for texts of more than 32 tokens."""
 LONGROPE_PROMPTS = (1, 24, 31, 32, 33, 45)
 """Tokens of the prompts that it goes on with; the texts that it scores are as long."""
 HALVES = {

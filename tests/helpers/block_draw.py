@@ -21,7 +21,7 @@ from glinfer.gl.layouts.grouped import GroupedLayout
 from glinfer.gl.layouts.matrix import TexelLayout
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
 from glinfer.kernels.fused.cached import Heads
-from glinfer.kernels.fused.dense import Matrix, RawRows, Turning, shared_parts
+from glinfer.kernels.fused.dense import Matrix, RawRows, Rotation, shared_parts
 from glinfer.kernels.fused.embed import add_images, embed
 from glinfer.kernels.fused.gemm import gemm
 from glinfer.kernels.fused.low_rank import ADAPTER
@@ -200,7 +200,7 @@ def matrix_of(
 
 
 def encode_or_keep(floats: Array, weights: str) -> tuple[Array, Array | None]:
-    """The words and scales of weights; of formats that only files have, of whole numbers with a scale a row."""
+    """The words and scales of weights; of formats that only files have, of integers with a scale a row."""
     if weights not in FILE_INTEGERS:
         return encode(floats, weights)
     largest = (1 << (WORD_FORMATS[weights].bits - 1)) - 1
@@ -217,13 +217,13 @@ def weight_numbers(words: Array, scales: Array | None, weights: str, inputs: int
     return decode(words, scales, weights, inputs)
 
 
-def turning_of(one: BlockDraw, heads: Heads, *, turns: bool = True, **how: bool) -> Turning:
+def rotation_of(one: BlockDraw, heads: Heads, *, turns: bool = True, **how: bool) -> Rotation:
     """Rotary positions for heads; without ``turns`` only where heads lie; ``how`` is for rows of images."""
     if not turns:
-        return Turning(None, heads.kv_floats, heads.queries_at, heads.floats)
+        return Rotation(None, heads.kv_floats, heads.queries_at, heads.floats)
     angles = np.random.default_rng(11).uniform(-4, 4, (POSITIONS, heads.floats // 2))
     table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(POSITIONS, -1).astype(np.float32)
-    return Turning(one.row_weight("rope", table), heads.kv_floats, heads.queries_at, **how)
+    return Rotation(one.row_weight("rope", table), heads.kv_floats, heads.queries_at, **how)
 
 
 def head_gains(one: BlockDraw, heads: Heads, head_dim: int, *, whole: bool = False) -> TensorSpec:
@@ -312,7 +312,7 @@ def product_draw(
             first="position" if slots else 0,
             norm_eps=EPS if norm else None,
             norms=left,
-            turning=turning_of(one, turn) if turn else None,
+            rotation=rotation_of(one, turn) if turn else None,
             rows=_at_random(one, capacity) if turn and rows else None,
             residual=added,
             **finish,
@@ -373,7 +373,7 @@ def turn_draw(
     edge: int = 2048,
     whole: bool = False,
     turns: bool = True,
-    turned_first: bool = False,
+    rotated_first: bool = False,
     latent: Latent | None = None,
     **how: bool,
 ) -> BlockDraw:
@@ -387,11 +387,11 @@ def turn_draw(
         one.arrays[TABLE][:, NOISE] = BACK * (one.arrays[TABLE][:, POSITION] // 2) + np.arange(capacity) % 4
     kept = BlockLayout.by_block((slots or 1, heads.cols), edge, aside=heads.aside * aside, every=slots or 1)
     out = RowInterleaved((one.out(kept),)) if slots else one.deal(OUT, filled, heads.cols, "cache")
-    gains, turning = head_gains(one, heads, head_dim, whole=whole), turning_of(one, heads, turns=turns, **how)
-    norm: dict[str, Any] = {"head_dim": head_dim, "eps": EPS, "whole": whole, "turned_first": turned_first}
+    gains, rotation = head_gains(one, heads, head_dim, whole=whole), rotation_of(one, heads, turns=turns, **how)
+    norm: dict[str, Any] = {"head_dim": head_dim, "eps": EPS, "whole": whole, "rotated_first": rotated_first}
     norm |= {"latent": latent, "low_at": padded(heads.cols)}
     where: dict[str, Any] = {"rows": table, "first": "position" if slots else 0}
-    return one.draw(turn_heads(one.of(), x, gains, turning, out, **norm, **where))
+    return one.draw(turn_heads(one.of(), x, gains, rotation, out, **norm, **where))
 
 
 def _without_norms(arrays: dict[str, Array], case: Case) -> None:

@@ -103,7 +103,7 @@ def of_family(family: str) -> ModelConfig:
     rotary = FAMILIES[family].rotary
     shape = {"head_dim": 40, "num_key_value_heads": 2} if rotary and not FAMILIES[family].latent else {}
     window = 40 if family in ("mistral", "qwen3", "gemma2", "gemma3_text", "gpt_oss", "olmo3", "exaone4") else 0
-    turned = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
+    rotary = {"rotary_layers": (1, 0)} if family in ("olmo2", "qwen3", "smollm3") else {}
     values = {"linear_value_head_dim": 64} if FAMILIES[family].delta_rule else {}
     bounded = {"attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0} if family == "gemma2" else {}
     usual = {"hidden_act": "silu" if FAMILIES[family].gated else "gelu_new", "sliding_window": window}
@@ -116,7 +116,7 @@ def of_family(family: str) -> ModelConfig:
         256,
         model_type=family,
         **bounded,
-        **turned,
+        **rotary,
         **shape,  # type: ignore[arg-type]
         **usual | layers_of(family) | values,  # type: ignore[arg-type]
     )

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from glinfer.jobs.places import open_source
+from glinfer.jobs.files import open_source
 
 
 def write_lines(path: Path, *lines: object) -> Path:

@@ -243,7 +243,7 @@ class BlockDraw(OneDraw):
             left = np.zeros_like(before) if spec.clears == "all" else before
             same = texels.view(np.uint32) == left.view(np.uint32)
             assert same[beside].all(), f"{name}: something that the pass does not write has changed"
-            x, y = layout.places(layout.rows)
+            x, y = layout.texels_of(layout.rows)
             elements = layout.elements(texels[y, x]) if layout.scale_blocks else texels[y, x].reshape(layout.rows, -1)
             found.append(elements[places])
         rows = in_turn(found[0] if len(found) == 1 else np.stack(found))
@@ -256,7 +256,7 @@ class BlockDraw(OneDraw):
         """[height, width]: the texels that the pass may write."""
         covered = np.zeros((layout.height, layout.width), dtype=bool)
         if not self.spec.largest_cell:
-            x, y = layout.places(layout.rows)
+            x, y = layout.texels_of(layout.rows)
             covered[y[places], x[places]] = True
             return covered
         slots = self.spec.extent(values)[0]
@@ -292,7 +292,7 @@ def poisoned(layout: TexelLayout, matrix: Array) -> Array:
     layout = block_layout(layout)
     nothing, dtype = (-1, np.int8) if layout.scale_blocks else (np.nan, np.float32)
     texels = np.full((layout.height, layout.width, 4), nothing, dtype=dtype)
-    x, y = layout.places(layout.rows)
+    x, y = layout.texels_of(layout.rows)
     packed = layout.pack(matrix)
     texels[y, x] = packed[y, x]
     return texels

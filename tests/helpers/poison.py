@@ -24,7 +24,7 @@ def poison(
 ) -> None:
     """Fill every tensor of these kinds of a plan, of its owner, and of all sharers and companions.
 
-    Inputs of whole numbers, such as ids and the table of rows, become threes. Weights stay, and so do tensors whose
+    Inputs of integers, such as ids and the table of rows, become threes. Weights stay, and so do tensors whose
     names begin as one of ``keep``.
     """
     for tensor, texture in _textures(session, kinds):

@@ -302,8 +302,8 @@ class TestSettings:
             ("weights=q7", "expected weights to be one of f32, f16"),
             ("plan=slow", "expected plan to be one of fast, reference"),
             ("limits=none", "expected limits to be one of driver, webgl2"),
-            ("context=ten", "expected a whole number of tokens"),
-            ("context=-3", "expected a whole number of tokens"),
+            ("context=ten", "expected an integer number of tokens"),
+            ("context=-3", "expected an integer number of tokens"),
             ("plan=fast,plan=reference", "plan is given twice in --b"),
         ):
             with pytest.raises(InputError) as refused:

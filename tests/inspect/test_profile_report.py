@@ -20,7 +20,7 @@ from glinfer.gl.timers import FENCES, TIMESTAMPS, Timeline
 from glinfer.inspect.ceiling import FetchRate
 from glinfer.inspect.profile.charts import FAMILIES, TEXTURES, profile_charts, scale_top
 from glinfer.inspect.profile.compare import compare, read_summary
-from glinfer.inspect.profile.measure import Timings, places
+from glinfer.inspect.profile.measure import Timings, positions
 from glinfer.inspect.profile.page import comparison_page, profile_page
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace
@@ -187,9 +187,9 @@ def test_fetching_takes_the_time_of_its_formats() -> None:
     assert min_seconds(reads, {"rgba32f": 100.0, "rgba16f": 50.0}) == pytest.approx(3 + 2 + 0.2)
 
 
-def test_places_of_growth() -> None:
+def test_positions_of_growth() -> None:
     for context, expected in ((1, [1]), (16, [1, 16]), (64, [1, 16, 64]), (300, [1, 16, 64, 256, 300])):
-        assert places(context) == expected
+        assert positions(context) == expected
 
 
 # A report that nobody measured

@@ -6,7 +6,7 @@ import pytest
 
 from glinfer.inspect import timing
 from glinfer.inspect.tables import Cell, Column, Table
-from glinfer.inspect.timing import Spread, Work, in_turns
+from glinfer.inspect.timing import Spread, Work, interleaved
 
 
 def test_works_take_turns_and_warm_ups_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +26,7 @@ def test_works_take_turns_and_warm_ups_do_not_count(monkeypatch: pytest.MonkeyPa
 
         return Work(run, prepare, seconds=5.0, least=2)
 
-    found = in_turns(
+    found = interleaved(
         [work("a", 1.0), work("b", 4.0, 8), work("c", 1.0, 0)], 4, on_progress=lambda *at: steps.append(at)
     )
     # A third run of b would take 12 of 5 seconds.
@@ -39,7 +39,7 @@ def test_works_take_turns_and_warm_ups_do_not_count(monkeypatch: pytest.MonkeyPa
 def test_works_may_time_themselves_and_end_early() -> None:
     times = {"a": iter([9.0, 1.0, 2.0, 3.0]), "b": iter([9.0, 4.0, 5.0, 6.0])}
     works = [Work(lambda name=name: next(times[name]), timed=True) for name in times]  # type: ignore[misc]
-    assert in_turns(works, 3, ended=lambda found: sum(found[1]) > 8) == [[1.0, 2.0], [4.0, 5.0]]
+    assert interleaved(works, 3, ended=lambda found: sum(found[1]) > 8) == [[1.0, 2.0], [4.0, 5.0]]
 
 
 def test_a_spread_has_the_digits_of_its_median() -> None:

@@ -19,11 +19,11 @@ from glinfer.engine.run.stats import GenerationStats
 from glinfer.errors import FormatError, GlinferError, InputError
 from glinfer.formats import BpeModel
 from glinfer.jobs import results as results_module
+from glinfer.jobs.files import Target
 from glinfer.jobs.index import LineIndex
 from glinfer.jobs.job import BatchFiles, BatchJob, BatchTotals
 from glinfer.jobs.lines import RequestLine, seed_of
 from glinfer.jobs.manifest import file_digest
-from glinfer.jobs.places import Target
 from glinfer.jobs.prompts import PromptForm, PromptRunner, check_prompts
 from glinfer.jobs.results import FinishedLines, ResultFile, check_targets
 from glinfer.jobs.results import read_finished as read_finished_of
@@ -150,15 +150,15 @@ class TestPrompts:
         (b'{"prompt": "a", "prompt": "b"}', 'the key "prompt" appears twice'),
         ({"ids": []}, "the prompt is empty"),
         ({"ids": "12"}, 'ids is "12"; expected a list of token ids'),
-        ({"ids": [1, "2"]}, "ids; expected a sequence of whole numbers"),
-        ({"ids": [True]}, "ids; expected a sequence of whole numbers"),
-        ({"prompt": "x", "id": 1.0}, "id is 1.0; expected text or a whole number"),
-        ({"prompt": "x", "id": True}, "id is true; expected text or a whole number"),
+        ({"ids": [1, "2"]}, "ids; expected a sequence of integers"),
+        ({"ids": [True]}, "ids; expected a sequence of integers"),
+        ({"prompt": "x", "id": 1.0}, "id is 1.0; expected text or an integer"),
+        ({"prompt": "x", "id": True}, "id is true; expected text or an integer"),
         (b'{"prompt": "x", "id": "\\udfff"}', "id has half a surrogate pair"),
         ({"prompt": "x", "id": "first"}, 'the id "first" is already on line 1'),
         ({"prompt": "x", "Temperature": 1}, 'unknown key "Temperature"; known: prompt, ids, id, max_tokens, temp'),
         ({"custom_id": "x", "body": {}}, "lora; 'glinfer run-batch' reads such lines"),
-        ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected a whole number of at least 1"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens is 0; expected an integer of at least 1"),
         ({"prompt": "x", "max_tokens": 2.0}, "max_tokens is 2.0"),
         ({"prompt": "x", "temperature": "hot"}, "temperature is 'hot'"),
         (b'{"prompt": "x", "temperature": NaN}', "found NaN, which is not JSON"),
@@ -172,7 +172,7 @@ class TestPrompts:
         ({"prompt": "x", "stop": ["a", 1]}, "stop is 1; expected text"),
         ({"ids": [1], "stop": "x"}, "stop strings need a text prompt"),
         ({"prompt": "x", "stop_ids": 5}, "stop_ids is 5; expected a list of token ids"),
-        ({"prompt": "x", "stop_ids": ["a"]}, "stop_ids; expected a sequence of whole numbers"),
+        ({"prompt": "x", "stop_ids": ["a"]}, "stop_ids; expected a sequence of integers"),
     )
 
     def test_lines_that_are_none(self, tmp_path: Path) -> None:

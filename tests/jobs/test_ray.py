@@ -127,7 +127,7 @@ class TestCluster:
         def lines() -> Iterator[RequestLine]:
             for line in requests():
                 if line.number == 6:  # the rest of this member's lines goes to an actor that is dead
-                    filled = next(place for place in pool._places if len(place.held) < place.window)
+                    filled = next(each for each in pool._workers if len(each.held) < each.window)
                     assert isinstance(filled.member, RayMember)
                     os.kill(ray.get(filled.member.actor.pid.remote(), timeout=60), signal.SIGKILL)
                 yield line

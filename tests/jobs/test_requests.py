@@ -15,9 +15,9 @@ pytest.importorskip("pydantic", reason="pydantic is not installed")
 from json_lines import results_in, write_lines
 
 from glinfer.errors import FormatError, GlinferError, InputError
+from glinfer.jobs.files import Target
 from glinfer.jobs.job import BatchFiles, BatchJob
 from glinfer.jobs.lines import LineResult, RequestLine, Shard, seed_of
-from glinfer.jobs.places import Target
 from glinfer.jobs.requests import URLS, RequestForm, answered, sent_body, unanswered
 from glinfer.server.errors import ApiError
 

@@ -72,7 +72,7 @@ def seen_only(arrays: dict[str, Array], places: Sequence[tuple[int, int]], lengt
 def conv_draw(
     kernels: KernelOptions, rows: int, width: int, length: int, *, biased: bool, together: bool = False
 ) -> BlockDraw:
-    """The convolution of many rows, each at a place of its own, or for 0 of one row alone."""
+    """The convolution of many rows, each at its own position, or for 0 of one row alone."""
     how: dict[str, Any] = {"length": length, "every": EVERY, "together": together}
     one, slots, capacity = over(kernels, rows, **({} if rows else {"position": (0, EVERY - 1)}))
     x = one.interleaved("x", joined(1, capacity, width, read=range(PARTS) if together else [1]))
@@ -88,7 +88,7 @@ def conv_draw(
     return one.draw(short_conv(one.of(), x, one.whole("inputs", inputs, rings(width)), taps, out, table, **how))
 
 
-def at_places(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
+def at_positions(one: BlockDraw, places: Sequence[tuple[int, int]]) -> Case:
     return first_rows(one, len(places), **stored(one, places).arrays)
 
 
@@ -103,7 +103,7 @@ def test_convolutions_of_rows_agree_with_float64(device: Device, place: int, tog
     name = ("plain", "llvmpipe", "GPU", "one by one", "mantissa")[place]
     one = conv_draw(KERNELS[name], 19, width, length, biased=biased, together=together)
     cases = TOGETHER if together else {**TOGETHER, **APART}
-    check(device, one, *[at_places(one, places) for places in cases.values()])
+    check(device, one, *[at_positions(one, places) for places in cases.values()])
 
 
 @tiered(("name", "shape"), [("one by one", SHAPES[3]), ("llvmpipe", SHAPES[2])])
@@ -112,7 +112,7 @@ def test_a_row_alone_has_the_bits_that_it_has_among_others(device: Device, name:
     kernels, (width, length, biased) = KERNELS[name], shape
     one = conv_draw(kernels, 0, width, length, biased=biased)
     many = conv_draw(kernels, 19, width, length, biased=biased, together=True)
-    together = check(device, many, at_places(many, [(0, position) for position in range(19)]))[0]
+    together = check(device, many, at_positions(many, [(0, position) for position in range(19)]))[0]
     x = many.arrays["x"]
     b, _, given = x.reshape(len(x), PARTS, -1)[:, :, :width].transpose(1, 0, 2)
     cases, inputs = [], np.zeros((SLOTS, width), np.float32)

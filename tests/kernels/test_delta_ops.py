@@ -48,15 +48,15 @@ RULES = {
     "whole blocks": DeltaRule(4, 4, 16, 16),
     "scan": DeltaRule(2, 6, 12, 20, scan=True, norm_groups=3),
 }
-Places = Sequence[tuple[int, int]]
-PIECES: dict[str, Places] = {
+Positions = Sequence[tuple[int, int]]
+PIECES: dict[str, Positions] = {
     "from the beginning": [(0, position) for position in range(SPAN)],
     "over the end of the first span": [(1, position) for position in range(9, 36)],
     "over the end of a span": [(0, position) for position in range(50, 80)],
     "of several sequences": [*((0, position) for position in range(61, 70)), *((1, position) for position in range(5))],
     "a whole span": [(1, position) for position in range(96, 96 + SPAN)],
 }
-APART: dict[str, Places] = {
+APART: dict[str, Positions] = {
     "each of its own sequence": [(0, 63), (1, 70)],
     "the first tokens": [(0, 0), (1, 1)],
     "in odd spans": [(0, 33), (1, 95)],
@@ -230,7 +230,7 @@ class Rows(BlockDraw):
 
         def poison(arrays: dict[str, Array], case: Case) -> None:
             usable, states = np.zeros(SEQUENCES * RING, bool), np.zeros((2, SEQUENCES), bool)
-            places = self.places_of(case)
+            places = self.positions_of(case)
             for sequence in {sequence for sequence, _ in places}:
                 positions = [position for each, position in places if each == sequence]
                 window = min(positions) // SPAN * SPAN
@@ -252,7 +252,7 @@ class Rows(BlockDraw):
         self.draw(made)
         return self
 
-    def places_of(self, case: Case) -> Places:
+    def positions_of(self, case: Case) -> Positions:
         if self.alone:
             return [(0, int(case.values["position"]))]
         table = case.arrays[TABLE][: int(case.values["rows"])].astype(int)
@@ -264,8 +264,8 @@ class Rows(BlockDraw):
             return [Case({"position": position}) for position in ALONE]
         return [self.case(each) for each in (APART if self.form == "apart" else PIECES).values()]
 
-    def case(self, places: Places) -> Case:
-        """The first row's slot is told as that of an idle place is: from the last multiple of 64 on."""
+    def case(self, places: Positions) -> Case:
+        """The first row's slot is given as that of an idle slot is: from the last multiple of 64 on."""
         table = np.zeros_like(self.arrays[TABLE])
         table[: len(places), [BASE, POSITION]] = [(EVERY * sequence, position) for sequence, position in places]
         if not self.run_of.piece:
@@ -320,7 +320,7 @@ def test_folds_are_those_of_float64(device: Device, place: int) -> None:
         one.promise = lambda case, shape: np.ones(shape, bool)
         one.draw(delta_fold(one.run_of, one.rows_before, states, parity))
         ends = [
-            [(position + 1) // SPAN % 2 for _, position in one.places_of(case) if (position + 1) % SPAN == 0]
+            [(position + 1) // SPAN % 2 for _, position in one.positions_of(case) if (position + 1) % SPAN == 0]
             for case in one.cases
         ]
         folding = [case for case, found in zip(one.cases, ends, strict=True) if parity in found]

@@ -389,7 +389,7 @@ GROUPED = [
 
 @tiered("place", range(len(GROUPED)), keep=(1,))
 def test_choices_are_dealt_to_groups_of_their_experts(device: Device, place: int) -> None:
-    """With rows behind those that count, which are NaN; every choice has a place of its own, that its group names."""
+    """With rows behind those that count, which are NaN; every choice has its own row in a group, which names it."""
     kernels = KERNELS[("GPU", "llvmpipe", "one by one", "mantissa")[place]]
     experts, rows = GROUPED[place]
     targets, held = kernels.rows_per_draw, rows - 2

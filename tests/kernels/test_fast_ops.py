@@ -201,7 +201,7 @@ def test_equal_scores_give_the_mean_of_the_values(device: Device, kernels: Kerne
 
 @tiered("name", ["GPU", "one by one"])
 def test_scores_of_every_size_give_exact_weights(device: Device, name: str) -> None:
-    """Peaks are rounded up to whole numbers: scores on both sides of one, near together and far apart."""
+    """Peaks are rounded up to integers: scores on both sides of one, near together and far apart."""
     made = row_values_draw(KERNELS[name], 2, 16)
     given = [made.random_scores() * np.float32(by) for by in (1e-3, 0.3, 10, 300, 1e8)]
     given += [made.random_scores() + np.float32(by) for by in (-3e5, -5e6, 5e6)]
@@ -210,7 +210,7 @@ def test_scores_of_every_size_give_exact_weights(device: Device, name: str) -> N
 
 @tiered(("name", "window"), [("one by one", 20), ("GPU", 0), ("llvmpipe", 20)])
 def test_sinks_take_their_part_of_the_weights(device: Device, name: str, window: int) -> None:
-    """Smaller than all scores, among them, and larger than all; on both sides of whole numbers."""
+    """Smaller than all scores, among them, and larger than all; on both sides of integers."""
     sinks = np.array([[-40, -3.5, 0], [2, 2.0001, 1.9999], [9, 40, 1e4], [-1e6, 0.5, -1e30]], np.float32)
     made = row_values_draw(KERNELS[name], 3, 17, kv=1, window=window, sinks=sinks[:1])
     check(device, made.one, *[made.case(Run(0, at), sinks=each[None]) for at in (0, 5, 63, 139) for each in sinks])

@@ -166,10 +166,10 @@ def test_bad_numbers_are_refused(place: str) -> None:
         "key": lambda wrong: gumbel_at(wrong, np.arange(3)),
     }
     for wrong in (-1, -(10**5000), 1.5, True, "3", None, np.float32(2)):
-        with pytest.raises(InputError, match=rf"\Athe .*{place} is [^\n]*; expected a whole number [^\n]*\Z"):
+        with pytest.raises(InputError, match=rf"\Athe .*{place} is [^\n]*; expected an integer [^\n]*\Z"):
             calls[place](wrong)
 
 
 def test_a_key_of_more_than_32_bits_is_refused() -> None:
-    with pytest.raises(InputError, match="noise key is too large; expected a whole number from 0 to 4294967295"):
+    with pytest.raises(InputError, match="noise key is too large; expected an integer from 0 to 4294967295"):
         gumbel_at(2**32, np.arange(3))

@@ -10,7 +10,7 @@ import pytest
 
 from glinfer.config import ModelConfig
 from glinfer.formats import random_checkpoint
-from glinfer.kernels.fused.dense import turned_rows
+from glinfer.kernels.fused.dense import rotated_rows
 from glinfer.lower.plain.gab import TOKENS, reference_plan
 from glinfer.program.oracle import relative_error, run_plan
 
@@ -69,14 +69,14 @@ def test_turned_pairs_are_products_of_complex_numbers(apart: dict[str, int]) -> 
     angles = random.uniform(-3, 3, (7, 16))
     table = np.stack([np.cos(angles), np.sin(angles)], axis=-1).reshape(7, 32)
     y, positions = random.standard_normal((5, 112)), np.array([0, 6, 3, 3, 1])
-    found = turned_rows(y, table, {"HEAD_TEXELS": 4, "KEY_TEXELS": 8, "QUERY_AT": 16, **apart}, positions)
+    found = rotated_rows(y, table, {"HEAD_TEXELS": 4, "KEY_TEXELS": 8, "QUERY_AT": 16, **apart}, positions)
 
-    def turned(part: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
+    def rotated(part: np.ndarray[Any, Any], first: int) -> np.ndarray[Any, Any]:
         pairs = part.reshape(5, -1, 8, 2)
         turns = np.exp(1j * angles[positions, first : first + 8])[:, None]
         product = (pairs[..., 0] + 1j * pairs[..., 1]) * turns
         return np.stack([product.real, product.imag], axis=-1).reshape(5, -1)
 
-    assert np.allclose(found[:, :32], turned(y[:, :32], 0), rtol=1e-12)
+    assert np.allclose(found[:, :32], rotated(y[:, :32], 0), rtol=1e-12)
     assert np.array_equal(found[:, 32:64], y[:, 32:64])
-    assert np.allclose(found[:, 64:], turned(y[:, 64:], 8 if apart else 0), rtol=1e-12)
+    assert np.allclose(found[:, 64:], rotated(y[:, 64:], 8 if apart else 0), rtol=1e-12)

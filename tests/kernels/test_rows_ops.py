@@ -144,7 +144,7 @@ def test_heads_are_normalised_and_turned(device: Device, place: int) -> None:
     """Of many rows, or of one alone, into a cache or not; values stay as they are."""
     (name, rows), (heads, head_dim) = TURNS[place], TURNED[place % len(TURNED)]
     into = {"slots": 70 * (name != "llvmpipe" and not rows), "aside": name == "plain"}
-    one = turn_draw(KERNELS[name], heads, head_dim, rows, turned_first=place % 2 == 1, **into)
+    one = turn_draw(KERNELS[name], heads, head_dim, rows, rotated_first=place % 2 == 1, **into)
     found = check(device, one, *runs_of(one, 1, 19), what=f"{heads} {name}")[-1]
     values, real = slice(heads.kv_floats, 2 * heads.kv_floats), slice(rows or 1)
     assert np.array_equal(found[real, values], one.arrays["x"][real, values])
@@ -280,7 +280,7 @@ def test_rows_are_stored_in_a_cache_of_several_lines(device: Device, together: b
 
 @with_kernels("llvmpipe", "one by one")
 def test_queries_are_kept_once_for_each_sequence(device: Device, kernels: KernelOptions) -> None:
-    """A strip leaves them out; rows of a batch put each into its sequence's place, and change no other's."""
+    """A strip leaves them out; rows of a batch put each into its sequence's slot, and change no other's."""
     strip = store_draw(kernels, 150, 19, 128, together=True, aside=2, every=128)
     assert strip.spec.extent({"rows": 19})[1] == 64
     check(device, strip, *[stored(strip, PLACES[name]) for name in ("one", "after each other")], tolerance=0)

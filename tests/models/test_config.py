@@ -79,10 +79,10 @@ def test_left_out_fields_have_gabs_values() -> None:
 def test_a_number_out_of_range_is_refused() -> None:
     wrong = [-1, MOST + 1, 10**100, 1.0, 2.5, float("nan"), "12", None, True, [1], np.int64(12)]
     for name, value in itertools.product(INTS, wrong):
-        with refused(rf"{name} is .*; expected a whole number from 1 to {MOST}"):
+        with refused(rf"{name} is .*; expected an integer from 1 to {MOST}"):
             make(**{name: value})
     for name in SMALL:
-        with refused(rf"{name} is 0; expected a whole number from 1 to {MOST}"):
+        with refused(rf"{name} is 0; expected an integer from 1 to {MOST}"):
             make(**{name: 0})
     for name, value in itertools.product(
         (SMALL.keys() | {"intermediate_size"}) - {"hidden_size", "num_attention_heads"}, (1, MOST)
@@ -146,9 +146,9 @@ def test_options_that_make_no_model_are_refused() -> None:
         with refused("unknown name '.*' in --config; known: vocab, dim, heads, blocks, context"):
             ModelConfig.from_options(text)
     for number in ("", "six", "6.0", "6x", "0x10", "1e3", "6=7", "²", "9" * 5000, "--6", "\x00"):
-        with refused("blocks='.*' in --config; expected a whole number"):
+        with refused("blocks='.*' in --config; expected an integer"):
             ModelConfig.from_options(f"blocks={number}")
-    with pytest.raises(ConfigError, match=r"^hidden_size is 9+\.\.\.9+; expected a whole number from 1 to "):
+    with pytest.raises(ConfigError, match=r"^hidden_size is 9+\.\.\.9+; expected an integer from 1 to "):
         ModelConfig.from_options(f"family=llama,dim={'9' * 400}")
     for text in ("blocks=0", "blocks=-1", "vocab=99999999", "dim=100,heads=7", "context=0", "dim=16777216,heads=1"):
         with refused(""):
@@ -211,7 +211,7 @@ def test_text_that_is_no_configuration_is_refused() -> None:
 def test_json_values_of_another_kind_are_refused_in_a_short_line() -> None:
     hostile = [None, True, "12", 1.5, [], {}, [[[[[[[[1]]]]]]]], {"a": {"b": 1}}, "x" * 10**6, [0] * 10**4, -1, 1e308]
     for name, value in itertools.product([*INTS, "layer_norm_eps"], hostile):
-        with refused(f"{name} is .*; expected a "):
+        with refused(f"{name} is .*; expected an? "):
             ModelConfig.from_json(json.dumps({**SMALL, name: value}))
     for text in ("NaN", "Infinity", "-Infinity", "1e999", "1e-999"):
         with refused("layer_norm_eps is .*; expected a number between 0 and 1"):

@@ -141,7 +141,7 @@ def test_run_values_are_checked() -> None:
         for accepted in good:
             values[name].check(accepted)
         for wrong in bad:
-            with refused(rf"{name} is .*; expected a (whole )?number from \S+ to \S+"):
+            with refused(rf"{name} is .*; expected (an integer|a number) from \S+ to \S+"):
                 values[name].check(wrong)
 
 
@@ -226,7 +226,7 @@ DEFECTS: dict[str, Plan] = {
         "h.0.attn.qkv", "gain", "h.0.attn.qkv.consts", PACKED
     ),
     "draw h.0.attn.qkv: op gemm needs a define or uniform 'position'": with_draw("h.0.attn.qkv", LLAMA, per_run=()),
-    "draw h.0.attn.turn: a head is larger than its place": redefined("h.0.attn.turn", NORMED, HEAD_DIM=17),
+    "draw h.0.attn.turn: a head is larger than its texels": redefined("h.0.attn.turn", NORMED, HEAD_DIM=17),
     "draw h.0.attn.turn: gains is [48, 16]; expected [2, 16]": rebound("h.0.attn.turn", "gains", "rope", NORMED),
     "draw embed: 'row' is not a run value of the plan; known: ...": with_draw("embed", GOOD, first="row"),
     "draw pick: 'heat' is not a run value of the plan; ...": with_draw("pick", GOOD, per_run=(("noise", "heat"),)),

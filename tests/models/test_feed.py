@@ -62,7 +62,7 @@ def test_run_values_of_rows_follow_from_the_inputs() -> None:
             "last_row": rows - 1,
             "score_groups": groups // slots,
         }
-    with pytest.raises(PlanError, match=r"\Alongest is None; expected a whole number from 1 to 134\Z"):
+    with pytest.raises(PlanError, match=r"\Alongest is None; expected an integer from 1 to 134\Z"):
         by_targets[4].values({"rows": 1, "strip_first": 0})
-    with pytest.raises(PlanError, match=r"\Alongest is 135; expected a whole number from 1 to 134\Z"):
+    with pytest.raises(PlanError, match=r"\Alongest is 135; expected an integer from 1 to 134\Z"):
         by_targets[4].values({"rows": 1, "strip_first": 0, "longest": 135})

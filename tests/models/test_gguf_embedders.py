@@ -210,7 +210,7 @@ def raw_vectors(path: Path, texts: list[list[int]], **options: Any) -> Array:
 def test_what_is_refused(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("bert", {"attention.causal": True}, "bert.attention.causal is True, which is not supported; expected false"),
-        ("bert", {"pooling_type": 9}, "bert.pooling_type is 9; expected a whole number from 0 to 4"),
+        ("bert", {"pooling_type": 9}, "bert.pooling_type is 9; expected an integer from 0 to 4"),
         ("bert", {"pooling_type": RANK}, "and there is no tensor 'cls.output.weight'; get the file again"),
         (
             "qwen3",

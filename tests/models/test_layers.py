@@ -46,7 +46,7 @@ BOTH_SIDES = dataclasses.replace(
 IN_PART = dataclasses.replace(
     SHAPE, rotary_layers=(1, 1, 1, 0), partial_rotary_factor=0.5, residual_multiplier=0.4, attention_multiplier=0.1
 )
-"""Factors, and heads that turn in part."""
+"""Factors, and partly rotary heads."""
 IDS = [int(token) for token in np.random.default_rng(2).integers(0, 61, 40)]
 """More than windows of 17 show."""
 

@@ -239,7 +239,7 @@ def test_a_weight_that_the_fast_plan_does_not_read_is_refused(
 
 def test_a_norm_of_the_sum_of_experts_and_another_mlp_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     config = dataclasses.replace(with_experts(monkeypatch, "after"), shared_intermediate_size=24)
-    with pytest.raises(PlanError, match=r"layer 0 has an MLP beside its experts, and a norm after their sum; "):
+    with pytest.raises(PlanError, match=r"layer 0 has an MLP next to its experts, and a norm after their sum; "):
         plan_for(config, "fast")
 
 

@@ -158,7 +158,7 @@ def test_vectors_of_a_directory(tmp_path: Path, dtype: Any) -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"moe_every_n_layers": 1}, "moe_every_n_layers is 1; expected a whole number of at least 2"),
+        ({"moe_every_n_layers": 1}, "moe_every_n_layers is 1; expected an integer of at least 2"),
         ({"moe_normalize_expert_weights": True}, "moe_normalize_expert_weights is True, which is not supported"),
         ({"mlp_fc1_bias": False}, "mlp_fc1_bias is False, which is not supported; expected true"),
         ({"moe_top_k": 6}, "num_experts_per_tok is 6; expected at most 5"),

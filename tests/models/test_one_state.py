@@ -31,7 +31,7 @@ from glinfer.kernels.spec import Array
 from glinfer.lower.fused.token import HIDDEN, LOGITS, PICKS, fast_plan
 from glinfer.program import session as session_module
 from glinfer.program.plan import Plan
-from glinfer.program.regions import Place, places_in_one
+from glinfer.program.regions import RegionLayout, region_layouts
 from glinfer.program.session import Session
 
 pytestmark = [pytest.mark.gl, pytest.mark.desktop]
@@ -54,15 +54,15 @@ def device() -> Iterator[Device]:
 
 @pytest.fixture
 def moved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No region begins at the origin, where a place that is left out would not show."""
+    """No region begins at the origin, where a missing offset would not show."""
 
-    def places(*given: Any) -> dict[str, Place]:
+    def layouts(*given: Any) -> dict[str, RegionLayout]:
         return {
-            name: Place(20 + x, 36 + y, 20 + width, 36 + height)
-            for name, (x, y, width, height) in places_in_one(*given).items()
+            name: RegionLayout(20 + x, 36 + y, 20 + width, 36 + height)
+            for name, (x, y, width, height) in region_layouts(*given).items()
         }
 
-    monkeypatch.setattr(session_module, "places_in_one", places)
+    monkeypatch.setattr(session_module, "region_layouts", layouts)
 
 
 def plan_of(device: Device, subject: Subject = GAB, kernels: KernelOptions = SPLIT) -> Plan:
@@ -135,9 +135,9 @@ def test_every_activation_has_the_same_bits(device: Device, family: str, form: s
 def test_regions_lie_apart(device: Device) -> None:
     for kernels in KERNELS.values():
         plan = plan_of(device, of_family("qwen3", "Q8_0"), kernels)
-        places = places_in_one(plan, 2048)
+        layouts = region_layouts(plan, 2048)
         taken = np.zeros((2048, 2048), dtype=int)
-        for name, (x, y, width, height) in places.items():
+        for name, (x, y, width, height) in layouts.items():
             layout = plan.table[name].layout_within(2048)
             taken[y : y + layout.height, x : x + layout.width] += 1
             assert (x + layout.width <= width, y + layout.height <= height) == (True, True)
@@ -146,11 +146,11 @@ def test_regions_lie_apart(device: Device) -> None:
 
 def test_what_does_not_fit_stays_apart(device: Device) -> None:
     plan = plan_of(device)
-    every, few = (places_in_one(plan, edge) for edge in (2048, 64 + 4))
+    every, few = (region_layouts(plan, edge) for edge in (2048, 64 + 4))
     assert len(every) > 3
     assert 1 < len(few) < len(every)
-    assert places_in_one(plan, 4) == {}, "one alone gains nothing"
-    assert HIDDEN not in places_in_one(plan, 2048, apart=[HIDDEN])
+    assert region_layouts(plan, 4) == {}, "one alone gains nothing"
+    assert HIDDEN not in region_layouts(plan, 2048, apart=[HIDDEN])
 
 
 @pytest.mark.slow
@@ -271,7 +271,7 @@ def doings(model: Model) -> dict[str, Any]:
 @pytest.mark.usefixtures("moved")
 @pytest.mark.parametrize("family", ["qwen3", "gpt2"])
 def test_a_model_answers_alike(device: Device, family: str) -> None:
-    made, answers = made_model(family, width=192), []  # three blocks, or the place of a block would not show
+    made, answers = made_model(family, width=192), []  # three blocks, or the index of a block would not show
     for one_state in (False, True):
         with model_of(made, device, one_state=one_state) as model:
             assert bool(regions(model.bound)) == one_state

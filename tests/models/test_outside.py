@@ -31,7 +31,7 @@ BEYOND = 16
 
 @pytest.mark.slow
 def test_no_fetch_is_outside_of_its_texture(tmp_path: Path) -> None:
-    """Of prompts that exceed a ring, drafts and texts at both ends of a sequence, and a batch with an idle place."""
+    """Of prompts that exceed a ring, drafts and texts at both ends of a sequence, and a batch with an idle slot."""
     made, kernels = of_family("lfm2", max_position_embeddings=EVERY + BEYOND), default_kernels("GPU", 1024.0, "f32")
     options, weights = PlanOptions(made.config, "f32", kernels, 2048), weights_for(made, "fast", "f32")
     root, found = telling_shaders(tmp_path), list[object]()

@@ -98,7 +98,7 @@ DEFECTS: dict[str, Plan] = {
         "ln_f", GOOD, outputs=("transformer.wpe.weight",)
     ),
     "draw h.0.ln_1 writes normed, which is input, not an activation": with_tensor("normed", kind="input"),
-    "draw embed: tokens tokens has format r32f; expected whole numbers": with_tensor("tokens", format="r32f"),
+    "draw embed: tokens tokens has format r32f; expected integers": with_tensor("tokens", format="r32f"),
     "draw embed: position_embedding transformer.wpe.weight has format r32i; expected floats": with_tensor(
         "transformer.wpe.weight", format="r32i"
     ),
@@ -146,7 +146,7 @@ DEFECTS: dict[str, Plan] = {
     "plan reference: no draw writes its result spare": dataclasses.replace(
         GOOD, tensors=(*GOOD.tensors, TensorSpec("spare", (3, 3), "activation")), results=("probs", "spare")
     ),
-    "rows is 8; expected a whole number from 1 to 7": dataclasses.replace(GOOD, max_rows=8),
+    "rows is 8; expected an integer from 1 to 7": dataclasses.replace(GOOD, max_rows=8),
     "plan reference: a run value needs 'later'; expected an earlier run value": dataclasses.replace(
         GOOD, run_values=(RunValue("before", 0, 9, ("add", "later", 1)), RunValue("later", 0, 8), *GOOD.run_values)
     ),

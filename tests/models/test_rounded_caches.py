@@ -19,7 +19,7 @@ from tiers import tiered
 
 import glinfer
 from glinfer.cli.app import run
-from glinfer.engine.batch import SchedulerOptions, places_for, sequence_bytes
+from glinfer.engine.batch import SchedulerOptions, sequence_bytes, slots_and_capacity
 from glinfer.engine.loading import _plans, prepare
 from glinfer.engine.model import Model
 from glinfer.engine.requests import BatchRequest
@@ -153,11 +153,11 @@ def test_memory_has_room_for_more_sequences() -> None:
     assert sizes["f32"] == 2 * sizes["f16"] > 0
     assert sizes["q8"] < 0.6 * sizes["f16"]
     memory = 7 * sizes["f32"]
-    places = [places_for(config, SchedulerOptions(memory=memory), 16384, cache) for cache in ("f32", "f16")]
+    places = [slots_and_capacity(config, SchedulerOptions(memory=memory), 16384, cache) for cache in ("f32", "f16")]
     assert places == [(7, 64), (14, 64)]
-    assert places_for(config, SchedulerOptions(memory=7 * sizes["q8"]), 16384, "q8") == (7, 64)
+    assert slots_and_capacity(config, SchedulerOptions(memory=7 * sizes["q8"]), 16384, "q8") == (7, 64)
     with pytest.raises(InputError, match="the cache of one sequence of 64 tokens takes"):
-        places_for(config, SchedulerOptions(memory=sizes["f16"] - 1), 16384, "f16")
+        slots_and_capacity(config, SchedulerOptions(memory=sizes["f16"] - 1), 16384, "f16")
 
 
 @pytest.mark.slow

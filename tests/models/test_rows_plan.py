@@ -112,14 +112,14 @@ def test_cells_cover_all_blocks_of_the_first_slots_and_little_else(case: tuple[B
     for x, y in zip(left.tolist(), bottom.tolist(), strict=True):
         hit[y : y + 4 * cells.edge, x : x + 4 * cells.edge] += 1
     assert hit.max() == 1, "nothing is computed twice, or added twice"
-    x, y = layout.places(slots)
+    x, y = layout.texels_of(slots)
     assert hit[y, x].all(), "every block of the slots is covered"
     inside = tile * layout.pitch, (tile + 1) * layout.pitch
     if layout.tiles > 1:
         assert (left >= inside[0]).all()
         assert (left + 4 * cells.edge <= inside[1]).all(), "no cell reaches into another tile"
     assert ((left < layout.width) & (bottom < layout.height)).all(), "no cell is wholly beside the texture"
-    places = layout.places_of(slots)
+    places = layout.blocks_up_to(slots)
     needed = layout.tiles * min(layout.columns, places) * -(-places // layout.columns)
     held = layout.blocks / (layout.tiles * -(-layout.blocks // layout.tiles))
     assert cells.edge == 1 or cells.count * cells.edge**2 <= 1.1 * needed * held + 1e-6

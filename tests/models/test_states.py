@@ -118,7 +118,7 @@ def test_a_prompt_in_pieces_sees_those_before_each(
 @slow
 @pytest.mark.parametrize("tokens", [1, 28, 60])
 def test_tokens_that_were_taken_back_are_seen_no_more(any_model: Model, wanted: list[Array], tokens: int) -> None:
-    """Others stood in their places, in the same span or in later ones, and the ones before them are still there."""
+    """Others stood in their slots, in the same span or in later ones, and the ones before them are still there."""
     kept = TOKENS - tokens
     with any_model.session() as session:
         session.prefill([*IDS[:kept], *(token + 1 for token in IDS[kept:])])
@@ -148,7 +148,7 @@ def test_forks_go_on_by_themselves(any_model: Model, wanted: list[Array]) -> Non
 
 @slow
 def test_prompts_together_share_their_beginning(any_model: Model) -> None:
-    """The third takes over what the first has in its place; all are as they are alone."""
+    """The third takes over what the first has in its slot; all are as they are alone."""
     prompts = [IDS[:50], IDS[5:9], [*IDS[:45], 3], IDS[:50]]
     alone = [any_model.generate(prompt, max_tokens=20, temperature=0) for prompt in prompts]
     with any_model.scheduler(slots=4, piece=7) as scheduler:
@@ -161,7 +161,7 @@ def test_prompts_together_share_their_beginning(any_model: Model) -> None:
 
 @slow
 def test_a_place_that_has_lost_a_prefix_runs_it_again(any_model: Model) -> None:
-    """A place has only the newest tokens of what it ran: a prompt may continue those, and no earlier ones."""
+    """A slot has only the newest tokens of what it ran: a prompt may continue those, and no earlier ones."""
     options, prompt, wanted = {"max_tokens": 20, "temperature": 0}, IDS[:30], list[int]()
     with any_model.scheduler(slots=2) as scheduler:
         # A new text, one that goes on, one that goes on from an earlier token, and one that leaves the first early.

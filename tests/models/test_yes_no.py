@@ -129,7 +129,7 @@ def test_models_that_were_not_trained_so_refuse() -> None:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"false_token_id": None}, "false_token_id is None; expected a whole number of at least 0"),
+        ({"false_token_id": None}, "false_token_id is None; expected an integer of at least 0"),
         (
             {"true_token_id": 1 << 20},
             "its scored tokens are 1048576 and .*, of a qwen3 model of .* tokens; expected two",

@@ -12,7 +12,7 @@ from glinfer.server.auth import Access
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory, small: Path) -> Iterator[Running]:
-    """``small``, which is random, and ``speaker`` of the same shape, which answers "hi" with "héy"; two places each."""
+    """``small``, which is random, and ``speaker`` of the same shape, which answers "hi" with "héy"; two slots each."""
     path = speaker(tmp_path_factory.mktemp("served") / "speaker.gab", [*"héy".encode(), END], after=len(opening("hi")))
     with running(("small", small), ("speaker", path), slots=2) as found:
         yield found

@@ -131,7 +131,7 @@ def test_bad_adapters_are_refused_in_a_line(
         ((*generate, *adapters), "expected one for the whole text"),
         ((*generate, *adapters, *adapters[:2]), "two adapters with the name a"),
         ((*generate, "--lora", tmp_path / "none"), "no such adapter"),
-        ((*generate, "--lora", folder / "a", "--plan", "reference"), "beside the fast plan"),
+        ((*generate, "--lora", folder / "a", "--plan", "reference"), "next to the fast plan"),
         (("draws", "--config", "blocks=2", "--lora", folder / "a"), "--lora needs a MODEL"),
         (("serve", model, "shakespeare", "--lora", folder / "a"), "--lora needs a single MODEL, found 2"),
         (("serve", f"a={model}", "--port", 0, *adapters), "two models with the name a"),

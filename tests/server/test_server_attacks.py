@@ -165,8 +165,10 @@ class TestBodies:
     @staticmethod
     def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         """How many complaints each body was refused with."""
-        found, said = list[int](), protocol._said
-        monkeypatch.setattr(protocol, "_said", lambda error: found.append(error.error_count()) or said(error))
+        found, said = list[int](), protocol._validation_error
+        monkeypatch.setattr(
+            protocol, "_validation_error", lambda error: found.append(error.error_count()) or said(error)
+        )
         return found
 
     def test_a_million_wrong_elements_are_one_complaint(self, counts: list[int]) -> None:

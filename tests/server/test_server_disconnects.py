@@ -1,4 +1,4 @@
-"""Clients that go away at any moment: their places are free within one step, and nothing of them stays."""
+"""Clients that go away at any moment: their slots are free within one step, and nothing of them stays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def server(small: Path) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize(("stream", "half"), [(True, False), (False, False), (False, True)])
-def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: bool, half: bool) -> None:
+def test_a_slot_is_free_within_one_step(server: Running, steps: Steps, stream: bool, half: bool) -> None:
     """The step that runs when the client goes is the last one that has it, and the next is of one who waits.
 
     A client that closes only its sending side looks the same to TCP, and counts as gone.
@@ -58,13 +58,13 @@ def test_a_place_is_free_within_one_step(server: Running, steps: Steps, stream: 
         asked.close()
     server.wait(lambda: worker.live == 1)
     asked.close()
-    gone = [*scheduler._seats]
+    gone = [*scheduler._taken]
     steps.allow()
     server.wait(lambda: steps.begun == 7)
-    assert not {*gone} & {*scheduler._seats}
+    assert not {*gone} & {*scheduler._taken}
     assert [each.stats.finish_reason for each in gone] == ["cancelled"] * 2
     assert all(len(each.ids) <= 6 for each in gone)
-    assert len(scheduler._seats) == 1, "who waited has the place"
+    assert len(scheduler._taken) == 1, "who waited has the slot"
     steps.go()
     waiting.join(DEADLINE)
     right.close()
@@ -80,8 +80,8 @@ def left_over(server: Running) -> dict[str, Any]:
     return {
         "live": worker.live,
         "requests": len(runner.requests) + len(runner.works),
-        "sequences": len(scheduler) + len(scheduler._seats),
-        "busy places": sum(place.running is not None for place in scheduler._places),
+        "sequences": len(scheduler) + len(scheduler._taken),
+        "busy slots": sum(each.running is not None for each in scheduler._slots),
         "connections": len(uvicorn.connections) + len(uvicorn.tasks),
         "objects": dict(worker._device.live_objects()),
     }

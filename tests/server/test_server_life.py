@@ -257,7 +257,7 @@ def is_ready(address: str) -> bool:
 class TestEnd:
     @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
     def test_a_signal_lets_running_requests_finish(self, small: Path, number: int) -> None:
-        """Those that wait for a place too: 12 answers in two places, by a process of its own."""
+        """Those that wait for a slot too: 12 answers in two slots, by a separate process."""
         command = [sys.executable, "-m", "glinfer", "serve", small, "--port", "0", "--slots", "2", "--grace", "600"]
         env, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
         body = {**LONG, "n": 4, "stream": True}

@@ -20,7 +20,7 @@ from glinfer.structured import compiler as compiler_module
 from glinfer.structured.compiler import Compiler, TokenBytes
 from glinfer.structured.constraint import Constraint, DeadEnd
 from glinfer.structured.names import named_by_patterns
-from glinfer.structured.structure import Structure, structure_of, wants_whole
+from glinfer.structured.structure import Structure, requires_complete, structure_of
 from glinfer.text.own_process import ProcessError, answer_of
 from glinfer.text.tokenizer import Tokenizer
 
@@ -336,7 +336,7 @@ def test_at_most_one_structure(compiler: Compiler) -> None:
     with pytest.raises(InputError, match="found both json_schema and choices; give one of them"):
         structure_of({"json_schema": {}, "choices": ["a"]})
     with pytest.raises(InputError, match="incomplete is 'maybe'; expected 'error' or 'partial'"):
-        wants_whole("maybe")
+        requires_complete("maybe")
 
 
 def test_a_class_of_pydantics(compiler: Compiler) -> None:

@@ -53,7 +53,7 @@ def test_one_token_many_times(dev: Device, method: str, times: int) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_whole_numbers_add_up_exactly(dev: Device, method: str) -> None:
+def test_integers_add_up_exactly(dev: Device, method: str) -> None:
     """Of ids that have a row; the padding behind the columns stays zero."""
     ids = np.random.default_rng(3).integers(-1, 52, (7, 33)).astype(np.int32)
     ids[0, :2] = -(1 << 31), (1 << 31) - 1

@@ -94,7 +94,7 @@ def test_mistakes_are_one_line_and_leave_nothing(dev: Device) -> None:
          "not use it"),
         (draw(SCALED, None, 3, {"scale": "1"}), "draw: uniform 'scale' is str; expected a number"),
         (draw(SCALED.replace("float", "int").replace("scale;", "scale;", 1).replace("* scale", "* float(scale)"), None,
-         3, {"scale": 1.5}), "draw: shader pass: uniform 'scale' is 1.5; expected a whole number of 32 bits"),
+         3, {"scale": 1.5}), "draw: shader pass: uniform 'scale' is 1.5; expected an integer of 32 bits"),
         (draw(PLAIN, {"z": x}), ShaderError),
         (draw(PLAIN, {"x": x, "z": x}), "draw: shader pass reads no texture 'z'"),
         (draw(PLAIN.replace("x;", "x, z;", 1).replace("y =", "y = texelFetch(z, at, 0) +")), "draw: shader pass "
@@ -111,7 +111,7 @@ def test_mistakes_are_one_line_and_leave_nothing(dev: Device) -> None:
         (draw(out=ids), "draw: out is [2] of int32; the result is [5, 7] of float32"),
         (draw(dtype="int32"), "draw: pass has out vec4 y; expected one output of this type: out ivec4 y;"),
         (draw(dtype="float64"), "draw: dtype is float64; expected one of float32, float16, int32"),
-        (draw(shape=(5, -1)), "draw: found the shape (5, -1); expected whole numbers from 0 on"),
+        (draw(shape=(5, -1)), "draw: found the shape (5, -1); expected integers of at least 0"),
         (draw(shape=(10**6, 10**6)), "draw: a 1000000×1000000 matrix takes"),
         (draw("none.frag"), "draw: cannot read the shader none.frag (No such file or directory); expected GLSL of "
          "several lines, or a path"),

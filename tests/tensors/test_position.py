@@ -122,14 +122,14 @@ def test_a_scaling_reaches_the_elements(dev: Device) -> None:
     frequencies, factor = rope_frequencies(9, 64, 1e6, scaling)
     table, same = rope_table(9, 64, 1e6, scaling)
     assert (table.dtype, table.shape, same) == (np.dtype(np.float32), (9, 64), factor)
-    turned = (x[:, :32] + 1j * x[:, 32:]) * np.exp(1j * np.arange(9)[:, None] * frequencies) * factor
+    rotated = (x[:, :32] + 1j * x[:, 32:]) * np.exp(1j * np.arange(9)[:, None] * frequencies) * factor
     found = rope(dev, x, theta=1e6, scaling=scaling)
-    assert np.abs(found - np.concatenate([turned.real, turned.imag], axis=1)).max() < 1e-6
+    assert np.abs(found - np.concatenate([rotated.real, rotated.imag], axis=1)).max() < 1e-6
     dynamic = {"rope_type": "dynamic", **DYNAMIC}
     longer, _ = rope_frequencies(5000, 64, 1e4, dynamic)
-    turned = (x[:, :32] + 1j * x[:, 32:]) * np.exp(1j * (4991 + np.arange(9))[:, None] * longer)
+    rotated = (x[:, :32] + 1j * x[:, 32:]) * np.exp(1j * (4991 + np.arange(9))[:, None] * longer)
     found = rope(dev, x, offset=4991, scaling=dynamic)
-    assert np.abs(found - np.concatenate([turned.real, turned.imag], axis=1)).max() < 1e-6
+    assert np.abs(found - np.concatenate([rotated.real, rotated.imag], axis=1)).max() < 1e-6
 
 
 def test_scalings_that_differ_by_their_factor_alone_have_tables_of_their_own(dev: Device) -> None:
@@ -173,8 +173,8 @@ def test_a_draw_agrees_with_its_oracle(dev: Device, dim: int, rotary: int, inter
         build = lambda x, table, out, given=options: rotate(Pass("r", dev.kernels), x, table, out, **given)  # noqa: E731
         found, wanted = drawn(dev, build, {"x": x, "table": table}, x.shape)
         assert np.abs(found - wanted).max() < 1e-6
-        turned = expected(x.reshape(6, 3, dim).swapaxes(0, 1), at + np.arange(6), rotary, interleaved=interleaved)
-        assert np.abs(wanted - turned.swapaxes(0, 1).reshape(6, -1)).max() < 1e-6
+        rotated = expected(x.reshape(6, 3, dim).swapaxes(0, 1), at + np.arange(6), rotary, interleaved=interleaved)
+        assert np.abs(wanted - rotated.swapaxes(0, 1).reshape(6, -1)).max() < 1e-6
 
 
 def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
@@ -186,5 +186,5 @@ def test_draws_that_do_not_fit_are_refused(dev: Device) -> None:
     ):
         plan = FlatPlan(dev.context)
         given = (plan.flat("input", "rgba32f", name, *size) for name, size in (("x", x), ("table", table)))
-        turned = partial(rotate, Pass("d", dev.kernels), *given, plan.scratch("y", *x), **options)
-        plan.refuses(turned, f"draw d: {message}")
+        rotated = partial(rotate, Pass("d", dev.kernels), *given, plan.scratch("y", *x), **options)
+        plan.refuses(rotated, f"draw d: {message}")

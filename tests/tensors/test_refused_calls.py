@@ -47,9 +47,9 @@ REFUSED = {
     "dev.tensor(np.zeros((2, 33)), 'Q8_0')": "tensor: a row of 33 weights is not a whole number of Q8_0 blocks of 32",
     "dev.tensor(np.zeros((2, 33), np.uint8), 'Q8_0')": "tensor: a row of 33 bytes is not … of Q8_0 blocks of 34 bytes",
     "dev.tensor(x)": "tensor: found a tensor; use it directly, or on another device its copy: tensor.numpy()",
-    "dev.zeros((2, -1))": "zeros: found the shape (2, -1); expected whole numbers from 0 on",
-    "dev.zeros(2.5)": "zeros: found the shape 2.5; expected whole numbers from 0 on",
-    "dev.zeros('35')": "zeros: found the shape '35'; expected whole numbers from 0 on",
+    "dev.zeros((2, -1))": "zeros: found the shape (2, -1); expected integers of at least 0",
+    "dev.zeros(2.5)": "zeros: found the shape 2.5; expected integers of at least 0",
+    "dev.zeros('35')": "zeros: found the shape '35'; expected integers of at least 0",
     "dev.zeros((2, 32), 'Q8_0')": f"zeros: dtype is 'Q8_0'; {TYPES}",
     "dev.full((2,), [1, 2])": "full: found the value [2]; expected one number",
     "dev.full((2,), 1.5, 'int32')": f"full: found float64 from 1.5 to 1.5; {EXACT}",
@@ -59,12 +59,12 @@ REFUSED = {
         for to in ([5, 5], [-1, 5], [-1, -1], [-2, 12], [-2, -12], [0, -1], [])
     },
     **{
-        f"f(4, 6).reshape({bad})": f"reshape: found the shape {bad}; expected whole numbers, one of which may be -1"
+        f"f(4, 6).reshape({bad})": f"reshape: found the shape {bad}; expected integers, one of which may be -1"
         for bad in ((4.0, 6), ("4", 6), (None,))
     },
     "f(3, 0).reshape(2, -1, 0)": "reshape: a tensor [3, 0] of 0 elements cannot become [2, -1, 0]",
     "f(3, 0).storage.texture()": "a tensor without elements has no texture",
-    "x[:, 5]": "x[index]: x is [2, 3] and the index [:, 5]; 5 is not a slice, and no whole number from -3 to 2",
+    "x[:, 5]": "x[index]: x is [2, 3] and the index [:, 5]; 5 is not a slice, and no integer from -3 to 2",
     "f(3, 0)[0, 0]": "x[index]: x is [3, 0] and the index [0, 0]; 0 is not a slice, and the axis has no elements",
     # Tensors that are released, of another device, or written twice
     "gone.numpy()": f"numpy: {GONE}",
@@ -100,7 +100,7 @@ REFUSED = {
     "ops.add(x, x, dtype='Q8_ROW')": "add: dtype is 'Q8_ROW'; expected one of float32, float16",
     "ops.add(x, x, dtype=None)": "add: dtype is None; expected one of float32, float16",
     # Assignment
-    "x[2] = 0": f"{WRITE}: x is [2, 3] and the index [2]; 2 is not a slice, and no whole number from -2 to 1",
+    "x[2] = 0": f"{WRITE}: x is [2, 3] and the index [2]; 2 is not a slice, and no integer from -2 to 1",
     "x[0, 0, 0] = 0": f"{WRITE}: … index [0, 0, 0]; expected at most 2 numbers and slices, and one Ellipsis",
     "x[0] = [1.0, 2.0]": f"{WRITE}: the part is [3] and the value [2], which does not broadcast to it",
     "x[0] = f(2, 3)": f"{WRITE}: the part is [3] and the value [2, 3], which does not broadcast to it",
@@ -209,12 +209,12 @@ REFUSED = {
     "ops.concat([])": "concat: found no tensors; expected at least one",
     "ops.concat([x, f(2, 4)], 0)": "concat: found [2, 3] and [2, 4]; expected one shape but for axis 0",
     "ops.concat([x, h(2, 3)])": "concat: … and [2, 3] of float16; expected one type: use astype first",
-    "ops.slice(x, 2)": "slice: x is [2, 3] and the index [2]; 2 is not a slice, and no whole number from -2 to 1",
+    "ops.slice(x, 2)": "slice: x is [2, 3] and the index [2]; 2 is not a slice, and no integer from -2 to 1",
     "ops.slice(x, 0, 0, 0)": "slice: …index [0, 0, 0]; expected at most 2 numbers and slices, and one Ellipsis",
     "ops.slice(x, slice(0, 2, 0))": "slice: … [0:2:0]; 0:2:0 is not a slice of …: slice step cannot be zero",
     "ops.expand(x, (3, 8))": "expand: x is [2, 3], which does not broadcast to [3, 8]",
     "ops.repack(x, (2, 4))": "repack: x is [2, 3] of 6 elements, which cannot become [2, 4]",
-    "ops.repack(x, 4.8)": "repack: found the shape 4.8; expected whole numbers from 0 on",
+    "ops.repack(x, 4.8)": "repack: found the shape 4.8; expected integers of at least 0",
     "ops.astype(x, 'int32')": "astype: dtype is int32; expected one of float32, float16",
     "ops.transpose(q(2))": f"transpose: {PACKED}",
     "ops.concat([q(2), q(2)])": f"concat: {PACKED}",
@@ -235,10 +235,10 @@ REFUSED = {
     # Angles
     "ops.rope(f(8))": "rope: x is [8]; expected [..., sequence, 1 heads × their elements]",
     "ops.rope(f(3, 8), heads=3)": "rope: x is [3, 8]; expected [..., sequence, 3 heads × their elements]",
-    "ops.rope(f(3, 8), heads=0)": "rope: heads is 0; expected a whole number from 1 on",
+    "ops.rope(f(3, 8), heads=0)": "rope: heads is 0; expected an integer of at least 1",
     "ops.rope(f(3, 7))": f"rope: 7 elements of each head of x [3, 7] cannot form pairs; {PAIRS} …",
     "ops.rope(f(3, 8), rotary_dim=10)": f"rope: 10 elements of each head …; {PAIRS} from 2 to 8",
-    "ops.rope(f(3, 8), offset=-1)": "rope: offset is -1; expected a whole number from 0 on",
+    "ops.rope(f(3, 8), offset=-1)": "rope: offset is -1; expected an integer of at least 0",
     "ops.rope(f(3, 8), offset=7, length=9)": "rope: x has positions 7 to 9; expected them from 0 to 8, below length",
     "ops.rope(f(3, 8), theta=1.0)": "rope: theta is 1.0; expected a number above 1, such as 10000.0",
     "ops.rope(f(3, 2), scaling=DYNAMIC)": "…'dynamic' needs rotary_dim of at least 4; found 2",

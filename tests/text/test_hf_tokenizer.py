@@ -347,7 +347,7 @@ class TestFinding:
             find_tokenizer(folder, folder, shape(size - 1))
         found, reason = find_tokenizer(folder, None, shape(size - 1))
         assert found is None
-        assert f"tokenizer.json beside the checkpoint has {size} tokens, the model {size - 1}" in reason
+        assert f"tokenizer.json next to the checkpoint has {size} tokens, the model {size - 1}" in reason
 
     def test_a_gab_model_takes_one_it_finds_only_when_the_sizes_are_the_same(
         self, folder: Path, gpt2: Tokenizer
@@ -417,7 +417,7 @@ class TestStops:
         assert default_stops(tmp_path, chat, shape(size)) == (7,), "5000 can never come"
         assert default_stops(tmp_path, chat, shape(size, "gab")) == (0,)
         assert default_stops(tmp_path, gpt2, shape(size, "gab")) == ()
-        assert default_stops(tmp_path / "none" / "x", chat, shape(size)) == (7,), "as beside the tokenizer"
+        assert default_stops(tmp_path / "none" / "x", chat, shape(size)) == (7,), "as next to the tokenizer"
         chat.path = None
         assert default_stops(tmp_path / "none" / "x", chat, shape(size)) == (0,)
         assert default_stops(tmp_path, None, shape(size, "gab")) == ()

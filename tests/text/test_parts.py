@@ -18,7 +18,7 @@ from glinfer.formats import write_bpe
 from glinfer.formats.gguf.words import EXPRESSIONS
 from glinfer.text.chat import find_chat
 from glinfer.text.conversation import Conversation
-from glinfer.text.parts import TextParts, files_beside, gguf_metadata, text_parts
+from glinfer.text.parts import TextParts, gguf_metadata, sidecar_files, text_parts
 from glinfer.text.stops import default_stops
 from glinfer.text.templates import find_template
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
@@ -36,7 +36,7 @@ def shape(rows: int, family: str = "llama") -> ModelConfig:
 
 
 def written(parts: TextParts, target: Path) -> list[str]:
-    files = files_beside(parts, target)
+    files = sidecar_files(parts, target)
     for path, data in files.items():
         path.write_bytes(data)
     return sorted(path.name for path in files)
@@ -209,7 +209,7 @@ class TestGguf:
         source = write_vocabulary(tmp_path / "m.gguf", metadata)
         parts = text_parts(source, None, shape(len(metadata[K + "tokens"])))
         with pytest.raises(InputError, match="cannot hold this tokenizer"):
-            files_beside(parts, tmp_path / "n.safetensors")
+            sidecar_files(parts, tmp_path / "n.safetensors")
 
 
 def test_a_tokenizer_from_elsewhere_brings_template_and_ends(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from glinfer.config import ModelConfig
 from glinfer.engine.random_model import demo_tokenizer
 from glinfer.errors import FormatError, InputError
 from glinfer.text.encoder import TextEncoder
-from glinfer.text.parts import files_beside, gguf_metadata, text_parts
+from glinfer.text.parts import gguf_metadata, sidecar_files, text_parts
 from glinfer.text.tokenizer import Tokenizer, find_tokenizer
 from glinfer.text.tokenizers.gguf import gguf_tokenizer
 
@@ -121,7 +121,7 @@ class TestSentencePiece:
         parts = text_parts(folder, None, config)
         metadata = gguf_metadata(parts, size + 2)
         assert metadata is not None
-        files = files_beside(parts, tmp_path / "n.safetensors")
+        files = sidecar_files(parts, tmp_path / "n.safetensors")
         for path, data in files.items():
             path.write_bytes(data)
         again = Tokenizer(gguf_tokenizer(metadata, "m.gguf")), Tokenizer.from_file(tmp_path / "tokenizer.json")

@@ -157,8 +157,8 @@ def test_what_cannot_be_encoded_or_decoded_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(InputError, match=expected):
             SMALL_TOKENIZER.token_bytes(token)
     for ids, words in (
-        ([97.0], "a token is float; expected a whole number"),
-        (["a"], "a token is str; expected a whole number"),
+        ([97.0], "a token is float; expected an integer"),
+        (["a"], "a token is str; expected an integer"),
         *(
             (whole, f"the tokens are {type(whole).__name__}; expected a list of token ids")
             for whole in ("ab", b"ab", 5)

@@ -62,7 +62,7 @@ function blockFloats(bytes, form) {
   return found;
 }
 
-/** One block: its whole numbers, a word of scales for each group, and the half floats that groups share. */
+/** One block: its integers, a word of scales for each group, and the half floats that groups share. */
 class Block {
   constructor(form) {
     this.form = form;
@@ -88,8 +88,8 @@ class Block {
 
   readScales(bytes, at) {
     const { scales, form } = this;
-    const half = (place) => bytes[at + place] | (bytes[at + place + 1] << 8);
-    const pair = (place) => (half(place) | (half(place + 2) << 16)) >>> 0;
+    const half = (offset) => bytes[at + offset] | (bytes[at + offset + 1] << 8);
+    const pair = (offset) => (half(offset) | (half(offset + 2) << 16)) >>> 0;
     if (form.scales === "half") {
       scales[0] = half(form.scale_start);
     } else if (form.scales === "pair") {
@@ -161,20 +161,20 @@ export function sortGroups(bytes, inputs, form, words, line) {
       if (form.scales === "pair") {
         put(scalesAt + member, block.scales[each]);
       } else {
-        const place = base + (scalesAt + (member >> 1)) * HALF_BLOCK + 4 * (output >> 2) + 2 * (member & 1) + ((output >> 1) & 1);
-        words[place] |= block.scales[each] << (16 * (output & 1));
+        const index = base + (scalesAt + (member >> 1)) * HALF_BLOCK + 4 * (output >> 2) + 2 * (member & 1) + ((output >> 1) & 1);
+        words[index] |= block.scales[each] << (16 * (output & 1));
       }
       if (shares) put(scalesAt + 2, block.shared);
     }
   }
 }
 
-/** Four bytes of numbers; or their lowest four bits, with those of the numbers 16 places later above them. */
+/** Four bytes of numbers; or their lowest four bits, with those of the numbers 16 later above them. */
 function lowWord(numbers, at, word, words) {
   let found = 0;
   for (let byte = 0; byte < 4; byte++) {
-    const place = at + 4 * word + byte;
-    found |= (words === 8 ? numbers[place] : (numbers[place] & 15) | ((numbers[place + 16] & 15) << 4)) << (8 * byte);
+    const index = at + 4 * word + byte;
+    found |= (words === 8 ? numbers[index] : (numbers[index] & 15) | ((numbers[index + 16] & 15) << 4)) << (8 * byte);
   }
   return found;
 }

@@ -7,12 +7,12 @@ import { megabytesOf } from "./programs.js";
 
 const REMEMBERED = "glinfer-dropped"; // in localStorage, by the page's address
 const GIGABYTE = 1e9;
-const place = () => `${REMEMBERED} ${new URL(".", document.baseURI).pathname}`;
+const key = () => `${REMEMBERED} ${new URL(".", document.baseURI).pathname}`;
 
 /** The model that the browser has kept, or null. */
 export function remembered() {
   try {
-    const { name, fingerprint } = JSON.parse(localStorage.getItem(place()));
+    const { name, fingerprint } = JSON.parse(localStorage.getItem(key()));
     return { name, fingerprint };
   } catch {
     return null; // there is none, or this window may not keep anything
@@ -22,8 +22,8 @@ export function remembered() {
 /** Remembers the model that the browser keeps; null forgets it. */
 export function remember(model) {
   try {
-    if (model) localStorage.setItem(place(), JSON.stringify(model));
-    else localStorage.removeItem(place());
+    if (model) localStorage.setItem(key(), JSON.stringify(model));
+    else localStorage.removeItem(key());
   } catch {
     // this window may not keep anything
   }

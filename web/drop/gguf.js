@@ -1,5 +1,5 @@
 /**
- * The header of a GGUF file: metadata, and the places of its tensors. The browser's side of glinfer/formats/gguf/file.py, with
+ * The header of a GGUF file: metadata, and the offsets of its tensors. The browser's side of glinfer/formats/gguf/file.py, with
  * the same checks and sentences: every length is compared with the file's size, and every count with a limit, before it is
  * used.
  */

@@ -40,7 +40,7 @@ export async function readModel(given, tables) {
 function whole({ source, metadata }, key, least, most) {
   const found = metadata.get(key);
   if (!Number.isInteger(found) || found < least || found > most) {
-    throw new GlinferError(`${source}: its ${key} is ${quoted(found)}; expected a whole number from ${least} to ${most}; the file is damaged, get it again`);
+    throw new GlinferError(`${source}: its ${key} is ${quoted(found)}; expected an integer from ${least} to ${most}; the file is damaged, get it again`);
   }
   return found;
 }
@@ -48,12 +48,12 @@ function whole({ source, metadata }, key, least, most) {
 /** The names of all parts, of which those in `opened` are there; null for files at an address. */
 function namesOf({ source }, number, count, opened) {
   const digits = (each) => String(each).padStart(5, "0");
-  const name = (place) => `-${digits(place)}-of-${digits(count)}.gguf`;
+  const name = (part) => `-${digits(part)}-of-${digits(count)}.gguf`;
   const what = `${source}: this is part ${number + 1} of ${count} of a model`;
   if (!source.endsWith(name(number + 1))) {
     throw new GlinferError(`${what}; expected a name that ends in ${name(number + 1)}, by which the others are found; restore its name`);
   }
-  const names = Array.from({ length: count }, (_, place) => source.replace(NAME, name(place + 1)));
+  const names = Array.from({ length: count }, (_, index) => source.replace(NAME, name(index + 1)));
   const missing = opened ? names.filter((each) => !opened.has(each)) : [];
   const more = missing.length > MOST_NAMED ? ` and ${missing.length - MOST_NAMED} more` : "";
   if (missing.length) throw new GlinferError(`${what}; found no ${missing.slice(0, MOST_NAMED).join(", ")}${more}; choose all parts together`);
@@ -65,8 +65,8 @@ function namesOf({ source }, number, count, opened) {
 function joined(given, parts) {
   const total = whole(given, TENSORS, 0, 2 ** 31);
   const tensors = new Map();
-  for (const [place, { header }] of parts.entries()) {
-    for (const [key, value] of [[NUMBER, place], [COUNT, parts.length], [TENSORS, total]]) {
+  for (const [number, { header }] of parts.entries()) {
+    for (const [key, value] of [[NUMBER, number], [COUNT, parts.length], [TENSORS, total]]) {
       const found = header.metadata.get(key);
       if (found === value) continue;
       throw new GlinferError(`${header.source}: its ${key} is ${quoted(found)}; expected ${value}, as the other parts of the model have it; get all parts of one model`);

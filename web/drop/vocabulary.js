@@ -214,9 +214,9 @@ function mergesOf(vocabulary, ids, scores) {
   const lengths = vocabulary.tokens.map((text) => Array.from(text).length);
   const found = [];
   for (const [text, token] of ids) {
-    for (let place = 1; place < text.length; place++) {
-      const left = ids.get(text.slice(0, place));
-      const right = left === undefined ? undefined : ids.get(text.slice(place));
+    for (let cut = 1; cut < text.length; cut++) {
+      const left = ids.get(text.slice(0, cut));
+      const right = left === undefined ? undefined : ids.get(text.slice(cut));
       if (right !== undefined) found.push([scores[token], left, right]);
     }
     if (found.length > most) throw vocabulary.error(`its ${ids.size} tokens can be made of each other in more than ${most} ways; expected fewer`);

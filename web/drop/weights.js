@@ -6,7 +6,7 @@
 
 import { crc32 } from "../glinfer/checksum.js";
 import { GlinferError } from "../glinfer/errors.js";
-import { placeOf } from "../glinfer/layouts.js";
+import { positionOf } from "../glinfer/layouts.js";
 import { floatsOf, halvesOf, rowBytes, sortGroups } from "./blocks.js";
 import { quoted } from "./gguf.js";
 
@@ -15,7 +15,7 @@ const PIECE = 1 << 21; // weights that are made at once
 const BLOCK = 64; // outputs of a block of a product
 const HALF_BLOCK = 32;
 const STEP_WORDS = 128; // of half a block and 16 inputs
-const TO_WHOLE = 1.5 * 2 ** 52; // added and subtracted, it rounds to whole numbers, ties to even
+const TO_WHOLE = 1.5 * 2 ** 52; // added and subtracted, it rounds to integers, ties to even
 const SMALLEST = 2 ** -126; // normal float32
 const LARGEST_HALF = 65504;
 const ROPE_FREQS = "rope_freqs.weight";
@@ -100,7 +100,7 @@ export class Weights {
   logitsOrder() {
     const { logits, textures, model } = this.program.plan;
     return Int32Array.from({ length: model.config.vocab_size }, (_, id) => {
-      const { x, y, channel } = placeOf(textures[logits.texture].layout, 0, id);
+      const { x, y, channel } = positionOf(textures[logits.texture].layout, 0, id);
       return 4 * (y * logits.width + x) + channel;
     });
   }
@@ -193,9 +193,9 @@ export class Weights {
       for (let row = 0; row < end - start; row++) {
         for (let pair = 0; pair < cols / 2; pair++) {
           const angle = (start + row) * frequencies[pair];
-          const turned = pair < frequencies.length;
-          found[row * cols + 2 * pair] = turned ? Math.cos(angle) * factor : 1;
-          found[row * cols + 2 * pair + 1] = turned ? Math.sin(angle) * factor : 0;
+          const rotated = pair < frequencies.length;
+          found[row * cols + 2 * pair] = rotated ? Math.cos(angle) * factor : 1;
+          found[row * cols + 2 * pair + 1] = rotated ? Math.sin(angle) * factor : 0;
         }
       }
       return found;
@@ -236,15 +236,15 @@ export class Weights {
     yield* this.inPieces(`${name}.weight`, BLOCK * max(1, floor(PIECE / width / BLOCK)), count, async (start, end) => {
       const found = new Uint32Array(ceil((end - start) / BLOCK) * 2 * words);
       const held = await Promise.all(parts.map((part) => this.spanOf(part, rows, start, end)));
-      for (let place = start; place < end; place++) {
-        const row = rows ? rows[place] : place;
+      for (let index = start; index < end; index++) {
+        const row = rows ? rows[index] : index;
         if (row < 0) continue;
         const { tensor, first, floats } = held[parts.findIndex((part) => row < part.end)];
-        const inside = place - start;
+        const inside = index - start;
         const at = floor(inside / HALF_BLOCK) * words + (inside % HALF_BLOCK);
         const source = (row - first) * tensor.shape[1];
         if (!encoder.encode(floats.subarray(source, source + tensor.shape[1]), found, at)) throw this.notFinite(tensor);
-        const constant = floor(place / BLOCK) * 5 * BLOCK + (place % BLOCK);
+        const constant = floor(index / BLOCK) * 5 * BLOCK + (index % BLOCK);
         for (let group = 0; group < 4; group++) consts[constant + group * BLOCK] = encoder.scales[group];
         consts[constant + 4 * BLOCK] = bias[row];
       }
@@ -256,8 +256,8 @@ export class Weights {
   /** The rows of a part of a product that some of its outputs need, in floats, from the row `first` of all parts on. */
   async spanOf({ tensor, above, end: below }, rows, start, end) {
     let [first, last] = [Infinity, -1];
-    for (let place = start; place < end; place++) {
-      const row = rows ? rows[place] : place;
+    for (let index = start; index < end; index++) {
+      const row = rows ? rows[index] : index;
       if (row < above || row >= below) continue;
       first = min(first, row);
       last = max(last, row);
@@ -347,10 +347,10 @@ class RowEncoder {
       const factor = inverse[word & 3];
       let found = 0;
       let behind = 0;
-      for (let place = 3; place >= 0; place--) {
-        const exact = fround(fround(row[4 * word + place] * factor) - behind);
+      for (let index = 3; index >= 0; index--) {
+        const exact = fround(fround(row[4 * word + index] * factor) - behind);
         const byte = max(-128, min(127, exact + TO_WHOLE - TO_WHOLE)) & 255;
-        found |= byte << (8 * (3 - place));
+        found |= byte << (8 * (3 - index));
         behind = fround(fround(byte + behind) * 2 ** -8);
       }
       words[at + HALF_BLOCK * word] = found;

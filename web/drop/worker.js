@@ -1,4 +1,4 @@
-/** The worker of the page that opens GGUF files, see ../page/worker.js, in whose place it is. */
+/** The worker of the page that opens GGUF files, which replaces ../page/worker.js. */
 
 import { serveWorker } from "../glinfer/threads.js";
 import { LocalEngine } from "../page/local.js";

@@ -7,7 +7,7 @@
  */
 
 import { GlinferError, checkOptions, optionsOf, shown } from "../glinfer/errors.js";
-import { linesOf, placeOf } from "../glinfer/layouts.js";
+import { linesOf, positionOf } from "../glinfer/layouts.js";
 import { computingCanvas, openContext } from "../glinfer/limits.js";
 import { checksumsOf, loadParts } from "../glinfer/loading.js";
 import { TableTexels } from "../glinfer/rows.js";
@@ -104,7 +104,7 @@ export class EmbeddingModel {
     const { normalizes } = this.plan.embedding;
     if (this.ranks) throw new GlinferError("this model scores pairs of texts and has no vectors; use rerank");
     if (dimensions !== undefined && !(Number.isInteger(dimensions) && dimensions >= 1 && dimensions <= this.dimensions)) {
-      throw new GlinferError(`dimensions is ${shown(dimensions)}; expected a whole number from 1 to ${this.dimensions}`);
+      throw new GlinferError(`dimensions is ${shown(dimensions)}; expected an integer from 1 to ${this.dimensions}`);
     }
     const before = this.prompt(promptName, prompt);
     const found = await this.inTurn(this.encode(texts, before), signal, onProgress);
@@ -128,9 +128,9 @@ export class EmbeddingModel {
   async rerank(query, texts, options = {}) {
     const { signal, onProgress = () => {} } = checkOptions(options, ["signal", "onProgress"]);
     if (!Array.isArray(texts)) throw new GlinferError(`the texts are ${shown(texts)}; expected an array of them`);
-    [query, ...texts].forEach((text, place) => {
+    [query, ...texts].forEach((text, index) => {
       if (typeof text === "string") return;
-      throw new GlinferError(`${place ? `text ${place - 1}` : "the query"} is ${shown(text)}; expected a string`);
+      throw new GlinferError(`${index ? `text ${index - 1}` : "the query"} is ${shown(text)}; expected a string`);
     });
     if (this.ranks) {
       const pairs = texts.map((text) => ({ ...this.tokenizer.encodePair(query, text), skipped: 0 }));
@@ -141,7 +141,7 @@ export class EmbeddingModel {
     const encoded = (each, ...names) => this.encode(each, this.prompt(this.promptAmong(...names)));
     const all = [...encoded([query], "query"), ...encoded(texts, "document", "passage")];
     const [asked, ...vectors] = (await this.inTurn(all, signal, onProgress)).map((vector) => finished(vector, this.dimensions, true));
-    return ranked(vectors.map((vector) => vector.reduce((sum, each, place) => sum + each * asked[place], 0)));
+    return ranked(vectors.map((vector) => vector.reduce((sum, each, index) => sum + each * asked[index], 0)));
   }
 
   /** The vectors of encoded texts, once earlier calls are done. */
@@ -181,17 +181,17 @@ export class EmbeddingModel {
     const { config } = this.plan.model;
     const most = config.max_position_embeddings;
     const skipped = this.plan.embedding.counts_prompt || !before ? 0 : this.tokenizer.lengthOf(before);
-    return texts.map((text, place) => {
+    return texts.map((text, index) => {
       if (typeof text !== "string" && !Array.isArray(text)) {
-        throw new GlinferError(`text ${place} is ${shown(text)}; expected a string, or token ids`);
+        throw new GlinferError(`text ${index} is ${shown(text)}; expected a string, or token ids`);
       }
       const ids = typeof text === "string" ? this.tokenizer.encode(before + text) : text;
       const odd = ids.find((id) => !Number.isInteger(id) || id < 0 || id >= config.vocab_size);
       if (odd !== undefined) {
-        throw new GlinferError(`text ${place} has the token ${odd}; this vocabulary has ids 0 to ${config.vocab_size - 1}`);
+        throw new GlinferError(`text ${index} has the token ${odd}; this vocabulary has ids 0 to ${config.vocab_size - 1}`);
       }
       if (!ids.length || ids.length > most) {
-        throw new GlinferError(`text ${place} has ${ids.length} tokens; expected 1 to ${most}`);
+        throw new GlinferError(`text ${index} has ${ids.length} tokens; expected 1 to ${most}`);
       }
       return { ids, skipped };
     });
@@ -204,15 +204,15 @@ export class EmbeddingModel {
     const size = { rows: () => replay.rowsOf(null, { most, targets }), texts: tables.texts.layout.rows, targets };
     const found = new Array(encoded.length);
     let done = 0;
-    for (const places of runsOf(encoded.map(({ ids }) => ids.length), size)) {
+    for (const run of runsOf(encoded.map(({ ids }) => ids.length), size)) {
       signal?.throwIfAborted();
-      const texts = places.map((place) => encoded[place]);
+      const texts = run.map((index) => encoded[index]);
       const given = encodeFeed(tables, texts, { targets, ...this.plan.embedding });
       for (const name of ["rows", "texts"]) inputs[name].upload(tables[name].texels);
       replay.run(given);
       await replay.finished();
-      this.vectors(texts.length).forEach((vector, index) => (found[places[index]] = vector));
-      done += places.length;
+      this.vectors(texts.length).forEach((vector, index) => (found[run[index]] = vector));
+      done += run.length;
       onProgress(done, encoded.length);
     }
     return found;
@@ -227,7 +227,7 @@ export class EmbeddingModel {
       const slot = Math.floor(text / targets);
       const from = texels[text % targets];
       const vector = Float32Array.from({ length: dimensions }, (_, col) => {
-        const { x, y, channel } = placeOf(layout, slot, col);
+        const { x, y, channel } = positionOf(layout, slot, col);
         return from[4 * (y * width + x) + channel];
       });
       if (!vector.every(Number.isFinite)) {
@@ -249,7 +249,7 @@ export class EmbeddingModel {
   }
 }
 
-/** Places with their scores, best first; of equal ones the first. */
+/** Indices with their scores, best first; of equal ones the first. */
 function ranked(scores) {
   const found = Array.from(scores, (score, index) => ({ index, score }));
   return found.sort((one, other) => other.score - one.score || one.index - other.index);

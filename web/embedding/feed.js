@@ -1,6 +1,6 @@
 /** The inputs of a run that embeds texts: the browser's side of `encode_feed` in glinfer/lower/feed.py. No GL. */
 
-import { BASE, LAST, PLACE, POSITION, TOKEN } from "../glinfer/rows.js";
+import { BASE, LAST, LEARNED, POSITION, TOKEN } from "../glinfer/rows.js";
 
 /** @typedef {import("../glinfer/rows.js").TableTexels} TableTexels */
 
@@ -9,18 +9,18 @@ import { BASE, LAST, PLACE, POSITION, TOKEN } from "../glinfer/rows.js";
  * @param {number[]} lengths tokens of each text.
  * @param {{rows: () => number, texts: number, targets: number}} size the rows and texts that the next run may have, and the
  *   rows of a pass.
- * @returns {Generator<number[]>} places of texts.
+ * @returns {Generator<number[]>} indices of texts.
  */
 export function* runsOf(lengths, { rows, texts, targets }) {
   let [run, used] = [[], 0];
   const order = Array.from(lengths.keys()).sort((one, other) => lengths[other] - lengths[one] || one - other);
-  for (const place of order) {
-    const needed = rowsOf(lengths[place], targets);
+  for (const index of order) {
+    const needed = rowsOf(lengths[index], targets);
     if (run.length && (used + needed > rows() || run.length === texts)) {
       yield run;
       [run, used] = [[], 0];
     }
-    run.push(place);
+    run.push(index);
     used += needed;
   }
   if (run.length) yield run;
@@ -42,7 +42,7 @@ function rowsOf(tokens, targets) {
 export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooling }) {
   let [first, longest] = [0, 0];
   texts.texels.fill(0);
-  encoded.forEach(({ ids, types = [], skipped }, place) => {
+  encoded.forEach(({ ids, types = [], skipped }, index) => {
     const last = ids.length - 1;
     const padded = rowsOf(ids.length, targets);
     for (let row = 0; row < padded; row++) {
@@ -50,10 +50,10 @@ export function encodeFeed({ rows, texts }, encoded, { targets, positions, pooli
       /** @type {[number, number][]} */
       const words = [[TOKEN, held ? ids[row] : 0], [POSITION, row], [BASE, first]];
       const type = types[row] ?? 0;
-      rows.set(first + row, [...words, [PLACE, held ? type * (positions || 1) + (positions && row) : 0], [LAST, last]]);
+      rows.set(first + row, [...words, [LEARNED, held ? type * (positions || 1) + (positions && row) : 0], [LAST, last]]);
     }
     const counted = { cls: [0, 0], lasttoken: [last, last] }[pooling] ?? [Math.min(skipped, last), last];
-    texts.set(place, [[BASE, first], [POSITION, counted[0]], [LAST, counted[1]]]);
+    texts.set(index, [[BASE, first], [POSITION, counted[0]], [LAST, counted[1]]]);
     first += padded;
     longest = Math.max(longest, ids.length);
   });

@@ -72,8 +72,8 @@ export class WordTokenizer {
   }
 
   framed(form, query, text) {
-    const place = form.indexOf("{text}");
-    const parts = [form.slice(0, place), form.slice(place + "{text}".length)];
+    const mark = form.indexOf("{text}");
+    const parts = [form.slice(0, mark), form.slice(mark + "{text}".length)];
     const [start, end] = parts.map((part) => part.replaceAll("{query}", () => this.read(query)));
     const behind = this.library.ids(end);
     const room = this.most - behind.length;

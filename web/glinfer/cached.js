@@ -217,7 +217,7 @@ export class CachedDriver {
    * @param {number[]} ids all tokens that are held, of which all but the last are in the caches.
    * @param {number[]} draft drafts of the next tokens, at most what fits into the context.
    * @param {Sampler} sampler advances by one step for each token.
-   * @returns {number[]|null} the drafts up to the first wrong one, and the token in its place; null where none can be run:
+   * @returns {number[]|null} the drafts up to the first wrong one, and its replacement; null where none can be run:
    *   the last token of a prompt is half done already.
    * @throws {GlinferError} the model's output is broken.
    */

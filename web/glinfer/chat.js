@@ -144,9 +144,9 @@ export class Conversation {
   restore(messages) {
     const { system, texts } = checkMessages(messages);
     const turns = [];
-    for (let place = 0; place + 1 < texts.length; place += 2) {
-      const ids = this.form.encodeMessage(texts[place]);
-      turns.push({ message: texts[place], ids, reply: [], text: texts[place + 1] });
+    for (let index = 0; index + 1 < texts.length; index += 2) {
+      const ids = this.form.encodeMessage(texts[index]);
+      turns.push({ message: texts[index], ids, reply: [], text: texts[index + 1] });
     }
     this.turns = turns;
     this.open = null;
@@ -185,13 +185,13 @@ function checkMessages(messages) {
   if (!Array.isArray(given)) throw new GlinferError(`messages is ${shown(given)}; expected a string, or an array of role and content`);
   let system = "";
   const texts = [];
-  for (const [place, message] of given.entries()) {
+  for (const [index, message] of given.entries()) {
     const { role, content } = message ?? {};
-    if (typeof content !== "string") throw new GlinferError(`message ${place} has the content ${shown(content)}; expected a string`);
+    if (typeof content !== "string") throw new GlinferError(`message ${index} has the content ${shown(content)}; expected a string`);
     const expected = texts.length % 2 ? "assistant" : "user";
-    if (role === "system" && place === 0) system = content;
+    if (role === "system" && index === 0) system = content;
     else if (role === expected) texts.push(content);
-    else throw new GlinferError(`message ${place} has the role ${shown(role)}; expected ${place ? expected : "system or user"} there`);
+    else throw new GlinferError(`message ${index} has the role ${shown(role)}; expected ${index ? expected : "system or user"} there`);
   }
   if (!texts.length) throw new GlinferError("there is no user message; expected at least one");
   if (texts.length % 2 === 0) throw new GlinferError("the last message is the assistant's; expected the user's, to reply to");

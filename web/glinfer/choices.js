@@ -1,7 +1,7 @@
 /** Reads back what a choice of tokens needs: candidates, and rows of logits. */
 
 import { GlinferError } from "./errors.js";
-import { placeOf } from "./layouts.js";
+import { positionOf } from "./layouts.js";
 
 /** @typedef {import("./replay.js").Replay} Replay */
 
@@ -64,11 +64,11 @@ export function bestCandidate(texels, width, block) {
  */
 export function logitsOf(replay, texture, slot) {
   const { layout } = replay.plan.textures[texture];
-  const [first, last] = [0, layout.cols - 1].map((col) => Math.floor(placeOf(layout, slot, col).y / BLOCK_EDGE));
+  const [first, last] = [0, layout.cols - 1].map((col) => Math.floor(positionOf(layout, slot, col).y / BLOCK_EDGE));
   const [top, height] = [BLOCK_EDGE * first, BLOCK_EDGE * (last - first + 1)];
   const texels = replay.read(texture, layout.width, height, top);
   return Float32Array.from({ length: layout.cols }, (_, col) => {
-    const { x, y, channel } = placeOf(layout, slot, col);
+    const { x, y, channel } = positionOf(layout, slot, col);
     return texels[4 * ((y - top) * layout.width + x) + channel];
   });
 }

@@ -11,7 +11,7 @@ import { GlinferError, shown } from "./errors.js";
 const NGRAM = "ngram";
 const MIN_MATCH = 3; // tokens that have to repeat before what followed them is drafted
 const MAX_MATCH = 32; // most tokens that are compared
-const MAX_PLACES = 32; // newest matches that are searched for the longest
+const MAX_MATCHES = 32; // newest matches that are searched for the longest
 /** Rows of a run of drafted tokens: a run takes the time of the next larger of these. */
 export const DRAFT_ROWS = [4, 8, 16];
 const KEPT_TIMES = 9;
@@ -36,8 +36,8 @@ export function checkSpeculation(speculate) {
 export class Ngrams {
   constructor() {
     this.ids = [];
-    this.places = new Map();
-    this.place = 0;
+    this.ends = new Map();
+    this.start = 0;
   }
 
   /**
@@ -51,12 +51,12 @@ export class Ngrams {
     const known = this.ids;
     const end = known.length;
     // The newest match is the sequence's own end.
-    const places = (this.places.get(this.keyBefore(end)) ?? []).slice(-MAX_PLACES - 1, -1);
+    const ends = (this.ends.get(this.keyBefore(end)) ?? []).slice(-MAX_MATCHES - 1, -1);
     let best = 0;
-    for (const place of places.reverse()) {
+    for (const start of ends.reverse()) {
       let length = MIN_MATCH;
-      while (length < Math.min(place, MAX_MATCH) && known[place - length - 1] === known[end - length - 1]) length += 1;
-      if (length > best) [best, this.place] = [length, place];
+      while (length < Math.min(start, MAX_MATCH) && known[start - length - 1] === known[end - length - 1]) length += 1;
+      if (length > best) [best, this.start] = [length, start];
     }
     return best ? 32 - Math.clz32(best) : null;
   }
@@ -77,24 +77,24 @@ export class Ngrams {
    * @returns {number[]}
    */
   draft(count) {
-    const found = this.ids.slice(this.place, this.place + count);
-    const period = this.ids.length - this.place;
+    const found = this.ids.slice(this.start, this.start + count);
+    const period = this.ids.length - this.start;
     while (found.length < count) found.push(found[found.length - period]);
     return found;
   }
 
   /** Indexes where each short run of tokens ends; anew if tokens were removed. */
   learn(ids) {
-    if (this.ids.some((id, place) => id !== ids[place])) {
+    if (this.ids.some((id, index) => id !== ids[index])) {
       this.ids = [];
-      this.places.clear();
+      this.ends.clear();
     }
     for (const id of ids.slice(this.ids.length)) {
       this.ids.push(id);
       if (this.ids.length < MIN_MATCH) continue;
       const key = this.keyBefore(this.ids.length);
-      if (!this.places.has(key)) this.places.set(key, []);
-      this.places.get(key).push(this.ids.length);
+      if (!this.ends.has(key)) this.ends.set(key, []);
+      this.ends.get(key).push(this.ids.length);
     }
   }
 
@@ -129,10 +129,10 @@ export class RunTimes {
     const found = this.times.get(rows) ?? [];
     if (found.length) return median(found);
     if (rows <= 1) return null;
-    const place = DRAFT_ROWS.indexOf(rows);
+    const index = DRAFT_ROWS.indexOf(rows);
     // A few rows take hardly longer than one, so a draft is worth a try.
-    const fewer = this.of(place ? DRAFT_ROWS[place - 1] : 1);
-    return fewer === null ? null : fewer * (place ? GROWTH : 1);
+    const fewer = this.of(index ? DRAFT_ROWS[index - 1] : 1);
+    return fewer === null ? null : fewer * (index ? GROWTH : 1);
   }
 }
 
@@ -155,7 +155,7 @@ class Odds {
   tokens(drafted) {
     const each = this.right / this.tried; // the probability that a token is right where all before it were
     let sum = 0;
-    for (let place = 0; place <= drafted; place++) sum += each ** place;
+    for (let count = 0; count <= drafted; count++) sum += each ** count;
     return sum;
   }
 

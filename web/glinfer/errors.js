@@ -64,7 +64,7 @@ export function checkTokens(ids, vocabulary) {
   if (!Array.isArray(ids) && !ArrayBuffer.isView(ids)) throw new GlinferError(`found ${shown(ids)}; expected an array of token ids`);
   for (const id of ids) {
     if (Number.isInteger(id) && id >= 0 && id < vocabulary) continue;
-    throw new GlinferError(`found the token ${shown(id)}; expected whole numbers from 0 to ${vocabulary - 1}`);
+    throw new GlinferError(`found the token ${shown(id)}; expected integers from 0 to ${vocabulary - 1}`);
   }
 }
 

@@ -207,12 +207,12 @@ function samplerOf(model, given) {
 
 function checkCount(count) {
   if (Number.isInteger(count) && count >= 1) return count;
-  throw new GlinferError(`maxTokens is ${shown(count)}; expected a whole number of at least 1`);
+  throw new GlinferError(`maxTokens is ${shown(count)}; expected an integer of at least 1`);
 }
 
 function checkKeep(keep, prompt, context) {
   const count = keep === -1 ? prompt : keep;
-  if (!Number.isInteger(count) || count < 0) throw new GlinferError(`keep is ${shown(keep)}; expected a whole number of at least 0, or -1 for the prompt`);
+  if (!Number.isInteger(count) || count < 0) throw new GlinferError(`keep is ${shown(keep)}; expected an integer of at least 0, or -1 for the prompt`);
   if (count >= context) throw new GlinferError(`keep is ${count} tokens; the context holds ${context}; expected fewer`);
   return count;
 }

@@ -26,18 +26,18 @@ const WORDS = [
  * @returns {object}
  */
 export function withIntegerTargets(plan) {
-  const places = new Map();
+  const numbers = new Map();
   const programs = [];
   const formatsOf = (indices) => indices.map((index) => plan.textures[index].format);
   const redrawn = (draws) =>
     draws.map((draw) => {
       const program = plan.programs[draw.program];
       const inputs = formatsOf(draw.inputs);
-      const halves = program.samplers.filter((_, place) => inputs[place] === "rgba16f");
+      const halves = program.samplers.filter((_, index) => inputs[index] === "rgba16f");
       const targets = formatsOf(draw.outputs);
       const key = JSON.stringify([draw.program, halves, targets]);
-      if (!places.has(key)) places.set(key, programs.push({ ...program, integers: { halves, targets } }) - 1);
-      return { ...draw, program: places.get(key) };
+      if (!numbers.has(key)) numbers.set(key, programs.push({ ...program, integers: { halves, targets } }) - 1);
+      return { ...draw, program: numbers.get(key) };
     });
   const companion = ([name, spec]) => [name, { ...spec, draws: redrawn(spec.draws) }];
   return {
@@ -57,7 +57,7 @@ export function withIntegerTargets(plan) {
  * @returns {import("./program.js").Source}
  */
 export function rewritten({ text, origin }, { halves, targets }, common) {
-  const names = new Map(targets.map((_, place) => [String(place), `y${place}`]));
+  const names = new Map(targets.map((_, index) => [String(index), `y${index}`]));
   for (const [, location, , name] of text.matchAll(OUTPUT)) names.set(location ?? "0", name);
   const declared = (_, highp, kind, list) => {
     const all = list.split(", ");
@@ -79,9 +79,9 @@ export function rewritten({ text, origin }, { halves, targets }, common) {
     "}",
   ];
   /** @type {(line: string, index: number) => [string, number]} */
-  const place = (_, index) => [INTEGER_TARGETS, index + 1];
+  const location = (_, index) => [INTEGER_TARGETS, index + 1];
   return {
     text: [version, ...before, ...lines, ...after].join("\n") + "\n",
-    origin: [origin[0], ...before.map(place), ...origin.slice(1)],
+    origin: [origin[0], ...before.map(location), ...origin.slice(1)],
   };
 }

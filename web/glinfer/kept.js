@@ -170,7 +170,7 @@ export async function forgetOffline(base) {
 }
 
 async function letGo(ours, base) {
-  const place = nameOf(base, "", ours);
+  const prefix = nameOf(base, "", ours);
   const names = await globalThis.caches?.keys().catch(() => []);
-  await Promise.all((names ?? []).filter((name) => name.startsWith(place)).map((name) => caches.delete(name)));
+  await Promise.all((names ?? []).filter((name) => name.startsWith(prefix)).map((name) => caches.delete(name)));
 }

@@ -4,7 +4,7 @@ const BLOCK_EDGE = 4;
 const BLOCK_FLOATS = 64;
 
 /**
- * The place of a [rows, cols] matrix in a texture; see the layouts of plan.json.
+ * The layout of a [rows, cols] matrix in a texture; see the layouts of plan.json.
  * @typedef {{kind: string, rows: number, cols: number, width: number, height: number, wrapped?: boolean,
  *   row_texels?: number, blocks?: number, columns?: number, tiles?: number, pitch?: number, slot_step?: number,
  *   block_step?: number, aside?: number, every?: number, stack?: number, line?: number, lines_per_block?: number,
@@ -18,7 +18,7 @@ const BLOCK_FLOATS = 64;
  * @param {number} col
  * @returns {{x: number, y: number, channel: number}}
  */
-export function placeOf(layout, row, col) {
+export function positionOf(layout, row, col) {
   if (layout.kind === "matrix") {
     if (!layout.wrapped) return { x: col, y: row, channel: 0 };
     const element = row * layout.cols + col;
@@ -42,12 +42,12 @@ export function placeOf(layout, row, col) {
  * @returns {number}
  */
 export function linesOf(layout, rows) {
-  const { y } = placeOf(layout, rows - 1, layout.cols - 1);
+  const { y } = positionOf(layout, rows - 1, layout.cols - 1);
   return layout.kind === "block" ? BLOCK_EDGE * (Math.floor(y / BLOCK_EDGE) + 1) : y + 1;
 }
 
 /**
- * The element of a weight in one channel of a texel, the inverse of `placeOf`; null for padding, and for an unknown
+ * The element of a weight in one channel of a texel, the inverse of `positionOf`; null for padding, and for an unknown
  * layout. A word of several weights has the column of the word; `col` is null where the
  * bits of a weight are spread over words.
  * @param {Layout} layout
@@ -101,10 +101,10 @@ function halfBlock(layout, line) {
 
 /** The first texel of a block of a slot. */
 function blockOrigin(layout, slot, block) {
-  const place = slot * layout.slot_step + Math.floor(block / layout.tiles) * layout.block_step;
+  const index = slot * layout.slot_step + Math.floor(block / layout.tiles) * layout.block_step;
   return {
-    x: (block % layout.tiles) * layout.pitch + BLOCK_EDGE * (place % layout.columns),
-    y: BLOCK_EDGE * Math.floor(place / layout.columns),
+    x: (block % layout.tiles) * layout.pitch + BLOCK_EDGE * (index % layout.columns),
+    y: BLOCK_EDGE * Math.floor(index / layout.columns),
   };
 }
 

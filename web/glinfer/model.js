@@ -196,7 +196,7 @@ export class Model {
   readLogits() {
     const { texture, width, height } = this.plan.logits;
     const texels = this.replay.read(texture, width, height);
-    return Float32Array.from(this.order, (place) => texels[place]);
+    return Float32Array.from(this.order, (index) => texels[index]);
   }
 
   /**
@@ -228,7 +228,7 @@ export class Model {
    * @param {number[]} draft drafts of the next tokens; those beyond the context are left out, and directly after a prompt
    *   all of them.
    * @param {Sampler} sampler
-   * @returns {number[]} the drafts up to the first that was not chosen, and the token in its place.
+   * @returns {number[]} the drafts up to the first that was not chosen, and its replacement.
    * @throws {GlinferError} no token is held, a draft is not a token, the site has no plan that checks drafts, or the model's output is broken.
    */
   accept(draft, sampler) {
@@ -367,7 +367,7 @@ export class Model {
   /** The first of the tokens that a full context drops, and their number; as `room_made` in glinfer/engine/ids.py. */
   get oldest() {
     const before = this.before.slice(0, this.context - 1);
-    const from = Math.max(this.keep, before.every((id, place) => this.ids[place] === id) ? before.length : 0);
+    const from = Math.max(this.keep, before.every((id, index) => this.ids[index] === id) ? before.length : 0);
     return { from, count: Math.floor((this.context - from + 1) / 2) };
   }
 

@@ -24,7 +24,7 @@ function mix(h) {
 
 /**
  * The number that names the noise of one step.
- * @param {number|bigint} seed a whole number of at least 0.
+ * @param {number|bigint} seed an integer of at least 0.
  * @param {number} step how many tokens were chosen before.
  * @returns {number} from 0 to 2**32 - 1.
  */

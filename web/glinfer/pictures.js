@@ -1,6 +1,6 @@
 /** Attention weights as pictures, read back from the textures in which they were computed. */
 
-import { linesOf, placeOf } from "./layouts.js";
+import { linesOf, positionOf } from "./layouts.js";
 import { evaluate } from "./values.js";
 
 /** @typedef {import("./model.js").Model} Model */
@@ -44,8 +44,8 @@ export function readAttention(model, picture) {
 function inBlocks(replay, { texture, layout }, tokens) {
   const texels = replay.read(texture, layout.width, linesOf(layout, Math.ceil(tokens / BLOCK_FLOATS)));
   return gathered(Math.min(layout.cols / BLOCK_FLOATS, MOST_ROWS), tokens, (row, col) => {
-    const place = placeOf(layout, Math.floor(col / BLOCK_FLOATS), row * BLOCK_FLOATS + (col % BLOCK_FLOATS));
-    return texels[(place.y * layout.width + place.x) * 4 + place.channel];
+    const at = positionOf(layout, Math.floor(col / BLOCK_FLOATS), row * BLOCK_FLOATS + (col % BLOCK_FLOATS));
+    return texels[(at.y * layout.width + at.x) * 4 + at.channel];
   });
 }
 
@@ -55,7 +55,7 @@ function ofQueries(replay, { texture, layout, size }, tokens) {
   const shown = Math.min(rows, MOST_ROWS);
   const texels = replay.read(texture, layout.width, linesOf(layout, shown));
   return gathered(shown, Math.min(tokens, cols), (row, col) => {
-    const { x, y, channel } = placeOf(layout, row, col);
+    const { x, y, channel } = positionOf(layout, row, col);
     return texels[(y * layout.width + x) * 4 + channel];
   });
 }
@@ -65,13 +65,13 @@ function ofLastQuery(replay, { texture, layout, heads }, tokens) {
   const queries = layout.rows / heads;
   const rows = Array.from({ length: Math.min(heads, MOST_ROWS) }, (_, head) => {
     const row = head * queries + tokens - 1;
-    const first = placeOf(layout, row, 0).y;
-    const lines = placeOf(layout, row, tokens - 1).y - first + 1;
+    const first = positionOf(layout, row, 0).y;
+    const lines = positionOf(layout, row, tokens - 1).y - first + 1;
     return { row, first, texels: replay.read(texture, layout.width, lines, first) };
   });
   return gathered(rows.length, tokens, (head, col) => {
     const { row, first, texels } = rows[head];
-    const { x, y, channel } = placeOf(layout, row, col);
+    const { x, y, channel } = positionOf(layout, row, col);
     return texels[((y - first) * layout.width + x) * 4 + channel];
   });
 }

@@ -222,7 +222,7 @@ export class Program {
     const { gl } = this;
     const isFloat = uniform.type === gl.FLOAT;
     if (typeof value !== "number" || (!isFloat && !Number.isInteger(value))) {
-      const kind = isFloat ? "a number" : "a whole number";
+      const kind = isFloat ? "a number" : "an integer";
       throw new GlinferError(`shader ${this.spec.fragment}: uniform ${name} is ${value}; expected ${kind}`);
     }
     if (isFloat) gl.uniform1f(uniform.location, value);

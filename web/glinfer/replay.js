@@ -47,7 +47,7 @@ export class Replay {
     this.framebuffers = new Map();
     this.draws = [];
     this.companions = new Map(); // the bound draws of companions, by name
-    this.watchable = new Map(); // the places of the draws to watch, by the list of bound draws
+    this.watchable = new Map(); // the indices of the draws to watch, by the list of bound draws
     this.watched = new Set(); // draws that were watched once
     this.spoiled = new Map(); // what a run fills with NaN, by the list of bound draws
     this.sentinels = new Map(); // of draws of the last runs until something is read, by draw
@@ -128,7 +128,7 @@ export class Replay {
     if (gl.isContextLost()) throw new GlinferError(LOST);
     const wanted = [...new Set(draws.map(({ program }) => program))].filter((index) => !programs[index]);
     const made = beginAll(gl, wanted.map((index) => plan.programs[index]), shaders);
-    wanted.forEach((index, place) => (programs[index] = made[place]));
+    wanted.forEach((index, number) => (programs[index] = made[number]));
     for (const index of draws.flatMap(({ inputs, outputs }) => [...inputs, ...outputs])) textures[index].make();
   }
 
@@ -252,17 +252,17 @@ export class Replay {
   }
 
   /**
-   * The places of the draws that this run watches: those that were never watched. Else in turn, one for each WATCH_EVERY runs
+   * The indices of the draws that this run watches: those that were never watched. Else in turn, one for each WATCH_EVERY runs
    * since others were, if results are read back before the next run overwrites the texels.
    */
   watchedIn(draws, first, end, read) {
-    const places = (this.watchable.get(draws) ?? []).filter((place) => place >= first && place < end);
-    const fresh = places.filter((place) => !this.watched.has(draws[place]));
+    const indices = (this.watchable.get(draws) ?? []).filter((index) => index >= first && index < end);
+    const fresh = indices.filter((index) => !this.watched.has(draws[index]));
     this.unwatched += 1;
     if (fresh.length || !read) return fresh;
-    const count = Math.min(Math.floor(this.unwatched / WATCH_EVERY), places.length);
+    const count = Math.min(Math.floor(this.unwatched / WATCH_EVERY), indices.length);
     if (count) this.unwatched = 0;
-    return Array.from({ length: count }, () => places[this.turn++ % places.length]);
+    return Array.from({ length: count }, () => indices[this.turn++ % indices.length]);
   }
 
   /**

@@ -5,9 +5,9 @@
 
 /** @typedef {import("./sampler.js").Sampler} Sampler */
 
-/** The places of words in a row of the table. */
-export const [TOKEN, POSITION, BASE, PLACE, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, LAST] = [0, 1, 2, 3, 4, 5, 6, 7];
-const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row turns by the second set of angles
+/** The columns of words in a row of the table. */
+export const [TOKEN, POSITION, BASE, LEARNED, NOISE_KEY, INVERSE_TEMPERATURE, NOISE, LAST] = [0, 1, 2, 3, 4, 5, 6, 7];
+const [DRAWN, LONG] = [1, 2]; // of the word NOISE: a token is drawn; the row has the second set of angles
 const [TOP_K, TOP_P, MIN_P, SOURCE] = [TOKEN, POSITION, BASE, LAST]; // of a choice: its filters, and the row of logits
 
 /** The texels of a table of rows with 8 words each, in two texels a row. */
@@ -24,21 +24,21 @@ export class TableTexels {
   /**
    * Writes words of a row.
    * @param {number} row
-   * @param {number[][]} words each with its place before it.
+   * @param {number[][]} words each with its column before it.
    */
   set(row, words) {
     const start = this.start(row);
-    for (const [place, value] of words) this.texels[start + place] = value;
+    for (const [column, value] of words) this.texels[start + column] = value;
   }
 
   /**
    * A word of a row.
    * @param {number} row
-   * @param {number} place
+   * @param {number} column
    * @returns {number}
    */
-  at(row, place) {
-    return this.texels[this.start(row) + place];
+  at(row, column) {
+    return this.texels[this.start(row) + column];
   }
 
   start(row) {

@@ -1,4 +1,4 @@
-/** The safetensors format: a JSON header of names, types and places, then the bytes of all tensors. */
+/** The safetensors format: a JSON header of names, types and offsets, then the bytes of all tensors. */
 
 import { GlinferError } from "./errors.js";
 
@@ -14,7 +14,7 @@ const LONGEST_HEADER = 100_000_000;
 export const PREFIX = 8;
 
 /**
- * The place of a tensor: `begin` and `end` in bytes after the header.
+ * The offsets of a tensor: `begin` and `end` in bytes after the header.
  * @typedef {{name: string, dtype: string, shape: number[], begin: number, end: number}} Entry
  */
 
@@ -51,7 +51,7 @@ export function parseHeader(bytes) {
     const { dtype, shape, data_offsets: offsets } = entry ?? {};
     const Type = TYPES[dtype];
     if (!Type) throw damaged(`tensor ${name} has the type ${dtype}; expected ${Object.keys(TYPES).join(", ")}`);
-    if (!isCounts(shape) || !isCounts(offsets) || offsets.length !== 2) throw damaged(`tensor ${name} has no place`);
+    if (!isCounts(shape) || !isCounts(offsets) || offsets.length !== 2) throw damaged(`tensor ${name} has no offsets`);
     const count = shape.reduce((product, edge) => product * edge, 1);
     const [begin, end] = offsets;
     if (end - begin !== count * Type.BYTES_PER_ELEMENT) {

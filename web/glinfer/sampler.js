@@ -13,7 +13,7 @@ const LARGEST = 2 ** 128 - 2 ** 104; // the largest float32
 const MOST_NOISE = 17; // more than any token's
 
 /**
- * The place of the largest number, the first of equal ones.
+ * The index of the largest number, the first of equal ones.
  * @param {ArrayLike<number>} numbers
  * @returns {number}
  * @throws {GlinferError} one of them is NaN, or all are 0: the model's output is broken.
@@ -40,14 +40,14 @@ export class Sampler {
   constructor(options = {}) {
     const { temperature = 1, topK = 0, topP = 1, minP = 0, repetitionPenalty = 1, seed = null } = checkOptions(options, SAMPLING);
     if (!isWithin(temperature, 0, Number.MAX_VALUE)) throw bad("temperature", temperature, "a number of at least 0");
-    if (!Number.isInteger(topK) || topK < 0) throw bad("top-k", topK, "a whole number of at least 0 (0 is off)");
+    if (!Number.isInteger(topK) || topK < 0) throw bad("top-k", topK, "an integer of at least 0 (0 is off)");
     if (!isWithin(topP, 0, 1)) throw bad("top-p", topP, "a number from 0 to 1 (1 is off)");
     if (!isWithin(minP, 0, 1)) throw bad("min-p", minP, "a number from 0 to 1 (0 is off)");
     if (!isWithin(repetitionPenalty, Number.MIN_VALUE, Number.MAX_VALUE)) {
       throw bad("repetition penalty", repetitionPenalty, "a number above 0 (1 is off)");
     }
     if (seed !== null && !((typeof seed === "bigint" || Number.isSafeInteger(seed)) && seed >= 0)) {
-      throw bad("seed", seed, "a whole number of at least 0; above 2^53 a BigInt");
+      throw bad("seed", seed, "an integer of at least 0; above 2^53 a BigInt");
     }
     this.temperature = temperature;
     this.topK = topK;

@@ -44,11 +44,11 @@ function selfTest(gl, files, integers) {
       for (const result of results) result.upload(new Float32Array(4 * tests.length).fill(NaN));
       draw(gl, program, both, [x, w], { word, number });
       const [first, second] = each.map((framebuffer) => [...framebuffer.read(0, 0, tests.length, 1)]);
-      for (const [place, { name, expected, tolerance = 0 }] of tests.entries()) {
-        const found = first.slice(4 * place, 4 * place + 4);
+      for (const [index, { name, expected, tolerance = 0 }] of tests.entries()) {
+        const found = first.slice(4 * index, 4 * index + 4);
         const same = found.every((value, index) => Math.abs(value - expected[index]) <= tolerance * Math.abs(expected[index]));
         if (!same) failed.set(name, { name, found, expected });
-        const reversed = second.slice(4 * place, 4 * place + 4).reverse();
+        const reversed = second.slice(4 * index, 4 * index + 4).reverse();
         if (!found.every((value, index) => Object.is(value, reversed[index]))) failed.set("a second target", { name: "a second target", found: reversed, expected: found });
       }
     }

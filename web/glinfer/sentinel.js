@@ -14,18 +14,18 @@ export const PRODUCTS = ["gemm.frag", "linear.frag", "matmul.frag"];
 const WATCHED = [...PRODUCTS, "cached_scores.frag", "cached_values.frag"];
 
 /**
- * The places of the draws to watch: the longest ones that are the last to write a texture of floats.
+ * The indices of the draws to watch: the longest ones that are the last to write a texture of floats.
  * @param {object[]} draws bound ones, see replay.js.
  * @returns {number[]}
  */
 export function watchable(draws) {
-  const last = new Map(draws.flatMap(({ framebuffer }, place) => framebuffer.textures.map((texture) => [texture, place])));
-  return [...last].flatMap(([texture, place]) => {
-    const { spec, program, framebuffer } = draws[place];
+  const last = new Map(draws.flatMap(({ framebuffer }, index) => framebuffer.textures.map((texture) => [texture, index])));
+  return [...last].flatMap(([texture, index]) => {
+    const { spec, program, framebuffer } = draws[index];
     const plain = framebuffer.textures.every(({ spec: { kind, format } }) => kind === "activation" && format === "rgba32f");
     const { fragment, defines } = program.spec;
     const fixed = !spec.adds && !("first_slot" in spec.per_run) && !spec.uniforms.first_slot && !("EXPERT_BLOCKS" in defines);
-    return texture === framebuffer.textures[0] && plain && fixed && WATCHED.includes(fragment) ? [place] : [];
+    return texture === framebuffer.textures[0] && plain && fixed && WATCHED.includes(fragment) ? [index] : [];
   });
 }
 
@@ -39,8 +39,8 @@ export function spoiled(draws) {
   const [found, seen] = [[], new Set()];
   for (const { spec, framebuffer } of draws) {
     for (const input of spec.inputs) seen.add(input);
-    spec.outputs.forEach((output, place) => {
-      const { kind, format } = framebuffer.textures[place].spec;
+    spec.outputs.forEach((output, index) => {
+      const { kind, format } = framebuffer.textures[index].spec;
       if (kind === "activation" && format === "rgba32f" && !seen.has(output)) found.push(output);
       seen.add(output);
     });
@@ -90,7 +90,7 @@ export class Sentinel {
     this.plant();
     draw();
     const whole = this.written();
-    if (whole.some((word, place) => word !== alone[place])) throw this.error("wrong numbers");
+    if (whole.some((word, index) => word !== alone[index])) throw this.error("wrong numbers");
   }
 
   texels() {

@@ -219,12 +219,12 @@ export class Reader {
   }
 
   /**
-   * Skips to a place in the file.
-   * @param {number} place
+   * Skips to an offset in the file.
+   * @param {number} offset
    */
-  async skipTo(place) {
-    if (place < this.at) throw this.wrong("its tensors are in another order");
-    await this.each(place - this.at, () => {});
+  async skipTo(offset) {
+    if (offset < this.at) throw this.wrong("its tensors are in another order");
+    await this.each(offset - this.at, () => {});
   }
 
   /**

@@ -35,7 +35,7 @@ export function expose(target, port) {
     }
   };
   const taken = (id, given) => {
-    if (given?.[MARK] === "function") return (...values) => port.postMessage({ id, told: given.place, values });
+    if (given?.[MARK] === "function") return (...values) => port.postMessage({ id, told: given.index, values });
     if (given?.[MARK] !== "signal") return given;
     const controller = new AbortController();
     if (given.aborted) controller.abort();
@@ -105,7 +105,7 @@ export function connect(port) {
     /** @type {(() => void)[]} */
     const endings = [() => callbacks.delete(id)];
     const sent = (value) => {
-      if (typeof value === "function") return { [MARK]: "function", place: functions.push(value) - 1 };
+      if (typeof value === "function") return { [MARK]: "function", index: functions.push(value) - 1 };
       if (!(value instanceof AbortSignal)) return value;
       const abort = () => port.postMessage({ id, abort: true });
       value.addEventListener("abort", abort);

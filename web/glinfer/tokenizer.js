@@ -120,30 +120,30 @@ export class IdTokenizer {
 /** Applies the merges: always the earliest in the file, leftmost first. */
 function merge(bytes, merges) {
   const count = bytes.length;
-  const ids = Int32Array.from(bytes); // id of the piece that begins at a place; -1 inside of one
-  const next = Int32Array.from(bytes, (_, place) => place + 1);
-  const previous = Int32Array.from(bytes, (_, place) => place - 1);
-  const pairAt = (place) =>
-    place < 0 || next[place] >= count ? undefined : merges.get(ids[place] * MOST_IDS + ids[next[place]]);
-  // Rank and place in one number, so that equal ranks come out leftmost first.
+  const ids = Int32Array.from(bytes); // id of the piece that begins at an index; -1 inside of one
+  const next = Int32Array.from(bytes, (_, index) => index + 1);
+  const previous = Int32Array.from(bytes, (_, index) => index - 1);
+  const pairAt = (index) =>
+    index < 0 || next[index] >= count ? undefined : merges.get(ids[index] * MOST_IDS + ids[next[index]]);
+  // Rank and index in one number, so that equal ranks come out leftmost first.
   const heap = new MinHeap();
-  const offer = (place) => {
-    const pair = pairAt(place);
-    if (pair) heap.push(pair.rank * MOST_BYTES + place);
+  const offer = (index) => {
+    const pair = pairAt(index);
+    if (pair) heap.push(pair.rank * MOST_BYTES + index);
   };
-  for (let place = 0; place < count; place++) offer(place);
+  for (let index = 0; index < count; index++) offer(index);
   while (heap.size) {
     const top = heap.pop();
-    const place = top % MOST_BYTES;
-    const pair = ids[place] < 0 ? undefined : pairAt(place);
+    const index = top % MOST_BYTES;
+    const pair = ids[index] < 0 ? undefined : pairAt(index);
     if (pair?.rank !== Math.floor(top / MOST_BYTES)) continue; // merged away since it was offered
-    const eaten = next[place];
-    ids[place] = pair.merged;
+    const eaten = next[index];
+    ids[index] = pair.merged;
     ids[eaten] = -1;
-    next[place] = next[eaten];
-    if (next[place] < count) previous[next[place]] = place;
-    offer(previous[place]);
-    offer(place);
+    next[index] = next[eaten];
+    if (next[index] < count) previous[next[index]] = index;
+    offer(previous[index]);
+    offer(index);
   }
   return Array.from(ids).filter((id) => id >= 0);
 }

@@ -19,7 +19,7 @@ const MOST_NAMES = 3; // in one sentence
 const WIDTHS = { F32: 4, I32: 4, U32: 4, F16: 2 };
 
 /**
- * One number that differs: its place, the element of the weight's matrix (see `elementOf`; null where unknown), and
+ * One number that differs: its texel, the element of the weight's matrix (see `elementOf`; null where unknown), and
  * the bits as hexadecimal digits.
  * @typedef {{x: number, y: number, channel: number, row: number|null, col: number|null, found: string,
  *   expected: string}} DifferentTexel
@@ -39,7 +39,7 @@ const WIDTHS = { F32: 4, I32: 4, U32: 4, F16: 2 };
  *   different: DifferentTexture[]}} TextureReport
  */
 
-/** Checks the textures of one bound plan; keeps the place where sampled checks continue. */
+/** Checks the textures of one bound plan; keeps the line where sampled checks continue. */
 export class TextureChecker {
   /**
    * @param {Replay} replay the bound plan.
@@ -210,7 +210,7 @@ export class TextureChecker {
     for (const { name } of this.replay.plan.files.weights) {
       if (left.size) different.push(...(await this.comparedFile(name, wanted, left)));
     }
-    for (const [{ index, texture }] of left) this.placeOf(new Map(), index, texture); // no file has it
+    for (const [{ index, texture }] of left) this.offsetOf(new Map(), index, texture); // no file has it
     return different;
   }
 
@@ -225,7 +225,7 @@ export class TextureChecker {
       for (const index of new Set([...left.keys()].map((part) => part.index))) {
         const parts = [...left.keys()].filter((part) => part.index === index);
         if (files.weights.length > 1 && !entries.has(textures[index].tensor ?? textures[index].name)) continue;
-        await file.skipTo(PREFIX + length + this.placeOf(entries, index, parts[0].texture));
+        await file.skipTo(PREFIX + length + this.offsetOf(entries, index, parts[0].texture));
         different.push(...(await this.comparedWeight(file, index, parts, wanted)));
         for (const part of parts) left.delete(part);
       }
@@ -246,16 +246,16 @@ export class TextureChecker {
       const start = this.starts.get(index) + band.y;
       const at = sumsOf(bytes, band.lines).findIndex((sum, line) => sum !== this.checksums[start + line]);
       if (at >= 0) throw changed(`line ${band.y + at} of ${spec.name} has another checksum`);
-      parts.forEach((part, place) => {
-        if (touches(wanted.get(part), band)) compareBand(found[place], spec, band, this.read(part.texture, band), bytes);
+      parts.forEach((part, index) => {
+        if (touches(wanted.get(part), band)) compareBand(found[index], spec, band, this.read(part.texture, band), bytes);
       });
       await pause();
     }
     return found;
   }
 
-  /** The place of a weight's texels in the file, in bytes after the header. */
-  placeOf(entries, index, texture) {
+  /** The offset of a weight's texels in the file, in bytes after the header. */
+  offsetOf(entries, index, texture) {
     const { name, tensor, width, height } = this.replay.plan.textures[index];
     const entry = entries.get(tensor ?? name);
     const shape = [height, width, texture.channels].join("×");
@@ -332,10 +332,10 @@ function compareBand(entry, spec, { y, lines }, found, bytes) {
     entry.count += 1;
     if (entry.texels.length === MOST_TEXELS) continue;
     const texel = Math.floor(index / channels);
-    const place = { x: texel % spec.width, y: y + Math.floor(texel / spec.width), channel: index % channels };
-    const { row, col } = elementOf(spec.layout, place.x, place.y, place.channel) ?? { row: null, col: null };
+    const position = { x: texel % spec.width, y: y + Math.floor(texel / spec.width), channel: index % channels };
+    const { row, col } = elementOf(spec.layout, position.x, position.y, position.channel) ?? { row: null, col: null };
     const digits = (bits) => bits.toString(16).padStart(2 * found.BYTES_PER_ELEMENT, "0");
-    entry.texels.push({ ...place, row, col, found: digits(found[index]), expected: digits(expected[index]) });
+    entry.texels.push({ ...position, row, col, found: digits(found[index]), expected: digits(expected[index]) });
   }
 }
 

@@ -38,11 +38,11 @@ function codeBlock({ language, code }, children) {
 /** One answer in the page, which grows. */
 export class Answer {
   /**
-   * @param {HTMLElement} place what it fills.
+   * @param {HTMLElement} element what it fills.
    * @param {boolean} formats whether Markdown of it is shown.
    */
-  constructor(place, formats) {
-    Object.assign(this, { place, formats, text: "", keys: [], plain: -1, shown: -Infinity, pause: 0 });
+  constructor(element, formats) {
+    Object.assign(this, { element, formats, text: "", keys: [], plain: -1, shown: -Infinity, pause: 0 });
   }
 
   /** Takes more text, and shows it where the last time was long enough ago; no timer, which a background tab delays. */
@@ -55,7 +55,7 @@ export class Answer {
   show() {
     const start = performance.now();
     const nodes = this.formats ? elementsOf(this.text) : null;
-    this.place.classList.toggle("plain", nodes === null);
+    this.element.classList.toggle("plain", nodes === null);
     if (nodes === null) this.showPlain();
     else this.replace(nodes);
     this.shown = performance.now();
@@ -64,19 +64,19 @@ export class Answer {
 
   /** Shows the text as it is written: as far as it was shown so before, it stays. */
   showPlain() {
-    if (this.plain < 0) this.place.replaceChildren();
-    this.place.append(this.text.slice(Math.max(0, this.plain)));
+    if (this.plain < 0) this.element.replaceChildren();
+    this.element.append(this.text.slice(Math.max(0, this.plain)));
     Object.assign(this, { keys: [], plain: this.text.length });
   }
 
   /** Puts elements in place; those that are as they were stay, with what is selected in them. */
   replace(nodes) {
-    if (!this.keys.length) this.place.replaceChildren();
+    if (!this.keys.length) this.element.replaceChildren();
     const keys = nodes.map((node) => JSON.stringify(node));
-    const same = keys.findIndex((key, place) => key !== this.keys[place]);
+    const same = keys.findIndex((key, index) => key !== this.keys[index]);
     const kept = same < 0 ? keys.length : same;
-    while (this.place.childNodes.length > kept) this.place.lastChild.remove();
-    this.place.append(...nodes.slice(kept).map(build));
+    while (this.element.childNodes.length > kept) this.element.lastChild.remove();
+    this.element.append(...nodes.slice(kept).map(build));
     Object.assign(this, { keys, plain: -1 });
   }
 }

@@ -126,7 +126,7 @@ export class Conversations {
     await this.changed();
   }
 
-  /** Deletes one; where it was open, a new one takes its place. */
+  /** Deletes one; where it was open, a new one replaces it. */
   async remove(id) {
     await this.saving;
     await this.store.remove(id);

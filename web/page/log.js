@@ -84,15 +84,15 @@ class TurnView {
 /** See the head of this file. */
 export class Log {
   /**
-   * @param {{edit: (place: number, message: string) => void, again: (place: number) => void}} handlers what is done when
-   *   somebody has written the message at a place anew, or wants another answer to it.
+   * @param {{edit: (index: number, message: string) => void, again: (index: number) => void}} handlers what is done when
+   *   somebody has written the message at an index anew, or wants another answer to it.
    */
   constructor(handlers) {
     this.handlers = handlers;
     this.views = [];
   }
 
-  /** Shows turns, in place of all others. */
+  /** Shows turns instead of all others. */
   show(turns, chats) {
     this.keep(0);
     for (const turn of turns) this.add(turn, chats);

@@ -4,7 +4,7 @@ import { forgetOffline } from "../glinfer/kept.js";
 
 const SCRIPT = "offline.js";
 
-/** The service worker that has the place of this site's own, and whether it is that. */
+/** The service worker of this page's scope, and whether it is that. */
 async function registered(site) {
   const found = await navigator.serviceWorker.getRegistration(site);
   if (found?.scope !== site) return null;

@@ -57,8 +57,8 @@ export class Page {
     this.kept = null; // the conversations
     this.attention = new AttentionView();
     this.log = new Log({
-      edit: (place, message) => this.rewrite(place, message),
-      again: (place) => this.rewrite(place, this.turns[place].message),
+      edit: (index, message) => this.rewrite(index, message),
+      again: (index) => this.rewrite(index, this.turns[index].message),
     });
     /**
      * What automated tests look at; `ready` gives the model, or null where `errors` says why there is none; `checks` are
@@ -277,11 +277,11 @@ export class Page {
   }
 
   /** Writes another answer to a message, which may be another one too; later turns are dropped. */
-  async rewrite(place, message) {
+  async rewrite(index, message) {
     if (this.can === null || this.running) return;
     this.log.markLeft((this.left = 0));
     $("message").focus();
-    await this.reply(this.turns.slice(0, place), message);
+    await this.reply(this.turns.slice(0, index), message);
   }
 
   /** Keeps the conversation, and says where it cannot be. */

@@ -24,7 +24,7 @@
 
 const CONVERSATIONS = "conversations";
 
-/** Whether a version may take the place of what is kept. */
+/** Whether a version may replace what is kept. */
 function follows(saved, kept) {
   return saved.revision === (kept?.revision ?? 0) + 1;
 }

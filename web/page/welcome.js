@@ -16,7 +16,7 @@ export function invite({ takes, examples, vocabulary, why, renderer }, choose) {
     text: "This model continues a text; it does not answer questions. Write the start of one, or choose one of these.",
     ids:
       "This model has no tokenizer here, so it works with numbers (token ids). " +
-      `Write whole numbers from 0 to ${vocabulary - 1}, separated by spaces.`,
+      `Write integers from 0 to ${vocabulary - 1}, separated by spaces.`,
   };
   const label = { chat: "Your message", text: "Text to continue", ids: "Token ids" }[takes];
   $("message-label").textContent = $("message").placeholder = label;

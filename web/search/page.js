@@ -164,8 +164,8 @@ class SearchPage {
     const stays = this.passages.map(({ file }) => !names.has(file));
     if (!stays.includes(false)) return;
     this.scoring?.abort();
-    this.passages = this.passages.filter((_, place) => stays[place]);
-    this.vectors = this.vectors.filter((_, place) => stays[place]);
+    this.passages = this.passages.filter((_, index) => stays[index]);
+    this.vectors = this.vectors.filter((_, index) => stays[index]);
   }
 
   /** The passages nearest to a query. */

@@ -44,7 +44,7 @@ function pieces(text, fits) {
   return [...pieces(text.slice(0, cut), fits), ...pieces(text.slice(cut), fits)];
 }
 
-/** The place near the middle of a text where it is best cut. */
+/** The best cut near the middle of a text. */
 function middleOf(text) {
   const half = text.length / 2;
   for (const pattern of [SENTENCE_END, /\s+/g]) {

@@ -5,7 +5,7 @@ import { CachedDriver } from "../glinfer/cached.js";
 import { bestCandidate, logitsOf } from "../glinfer/choices.js";
 import { GlinferError } from "../glinfer/errors.js";
 import { generate } from "../glinfer/generate.js";
-import { placeOf } from "../glinfer/layouts.js";
+import { positionOf } from "../glinfer/layouts.js";
 import { noiseKey } from "../glinfer/noise.js";
 import { NOISE_KEY } from "../glinfer/rows.js";
 import { Sampler } from "../glinfer/sampler.js";
@@ -58,7 +58,7 @@ function driver({ rows = true, longAfter = 0, broken = false, unsure = -1 } = {}
 function logitsTexels(target) {
   const texels = new Float32Array(4 * LOGITS.layout.width * LOGITS.layout.height);
   for (let slot = 0; slot < LOGITS.layout.rows; slot++) {
-    const { x, y, channel } = placeOf(LOGITS.layout, slot, 3 * (4 * slot + target));
+    const { x, y, channel } = positionOf(LOGITS.layout, slot, 3 * (4 * slot + target));
     texels[4 * (y * LOGITS.layout.width + x) + channel] = 9;
   }
   return texels;

@@ -1,7 +1,7 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 
-import { elementOf, firstSlots, linesOf, placeOf } from "../glinfer/layouts.js";
+import { elementOf, firstSlots, linesOf, positionOf } from "../glinfer/layouts.js";
 import { noPython, python } from "./python.js";
 
 const PROGRAM = `
@@ -49,7 +49,7 @@ test("lines and places are those of Python", { skip: noPython }, () => {
     regions.forEach(([width, height], index) => assert.deepEqual([layout.width, linesOf(layout, index + 1)], [width, height]));
     for (let row = 0; row < layout.rows; row++) {
       for (let col = 0; col < layout.cols; col++) {
-        const { x, y, channel } = placeOf(layout, row, col);
+        const { x, y, channel } = positionOf(layout, row, col);
         assert.equal(texels[(y * layout.width + x) * channels + channel], row * layout.cols + col + 1);
       }
     }
@@ -91,7 +91,7 @@ test("the first slots of a cache lie in the rectangles that are said", () => {
     const texels = new Set();
     for (let row = 0; row < 5; row++) {
       for (let col = 0; col < 128; col++) {
-        const { x, y } = placeOf(layout, row, col);
+        const { x, y } = positionOf(layout, row, col);
         texels.add(`${x} ${y}`);
       }
     }

@@ -19,7 +19,7 @@ function headerOf(buffer) {
   return parseHeader(new Uint8Array(buffer, PREFIX, length));
 }
 
-test("the places of tensors of each type", () => {
+test("the offsets of tensors of each type", () => {
   const header = {
     __metadata__: { format: "x" },
     half: { dtype: "F16", shape: [1], data_offsets: [0, 2] },
@@ -41,7 +41,7 @@ const DAMAGED = {
   "a type that no texture holds": file(entry({ dtype: "F64" }), new Uint8Array(8)),
   "a tensor of another size": file(entry({ shape: [3] }), new Uint8Array(8)),
   "a negative edge": file(entry({ shape: [-2] }), new Uint8Array(8)),
-  "no place": file(entry({ data_offsets: [0] }), new Uint8Array(8)),
+  "no offsets": file(entry({ data_offsets: [0] }), new Uint8Array(8)),
 };
 for (const [what, buffer] of Object.entries(DAMAGED)) {
   test(`refuses ${what}`, () => assert.throws(() => headerOf(buffer), GlinferError));

@@ -52,7 +52,7 @@ test("bad options and broken logits are refused", () => {
   for (const options of [...wrong, ...texts, { repetitionPenalty: 0 }, { repetitionPenalty: NaN }]) {
     assert.throws(() => new Sampler(options), GlinferError);
   }
-  assert.throws(() => new Sampler({ seed: "1" }), { message: 'seed is "1"; expected a whole number of at least 0; above 2^53 a BigInt' });
+  assert.throws(() => new Sampler({ seed: "1" }), { message: 'seed is "1"; expected an integer of at least 0; above 2^53 a BigInt' });
   assert.throws(() => new Sampler({ temp: 0 }), { message: /^unknown option temp; known: temperature, / });
   assert.throws(() => new Sampler().sample(Float32Array.of(0, NaN)), GlinferError);
 });

@@ -24,10 +24,10 @@ const METHODS = {
   title: (text) => text.replace(/\p{Cased}+/gu, (word) => METHODS.capitalize(word)),
   format: (form, ...values) => {
     let next = 0;
-    return form.replace(/\{\{|\}\}|\{(\d*)\}|[{}]/g, (all, place) => {
-      const at = place || next++;
-      if (all.length > 1 && place === undefined) return all[0];
-      if (typeof values[at] !== "string") throw new Error(`format writes texts in the places {} and {0} only: ${form}`);
+    return form.replace(/\{\{|\}\}|\{(\d*)\}|[{}]/g, (all, number) => {
+      const at = number || next++;
+      if (all.length > 1 && number === undefined) return all[0];
+      if (typeof values[at] !== "string") throw new Error(`format fills only the placeholders {} and {0}: ${form}`);
       return values[at];
     });
   },

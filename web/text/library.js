@@ -67,7 +67,7 @@ export class Pipeline {
   }
 }
 
-/** The longest of several texts at the earliest place. */
+/** The longest of several texts at the earliest index. */
 function matcherOf(entries) {
   const texts = entries.map(([text]) => text).filter((text) => text);
   const escaped = texts

@@ -39,7 +39,7 @@ function bytesOf(id, tokenizer) {
 /** Whether ids end with a mark, and perhaps white space. */
 export function endsWith(ids, mark, tokenizer) {
   let end = "";
-  for (let place = ids.length - 1; place >= 0 && end.trim().length < mark.length; place--) end = bytesOf(ids[place], tokenizer) + end;
+  for (let index = ids.length - 1; index >= 0 && end.trim().length < mark.length; index--) end = bytesOf(ids[index], tokenizer) + end;
   return end.replace(SPACE_AFTER, "").endsWith(mark);
 }
 

@@ -123,7 +123,7 @@ export class TemplateForm {
       names = new RegExp(`${mark}(${this.escaped})`, "gu");
     }
     const pieces = text.split(names);
-    return this.tokenizer.encodeMixed(pieces.map((piece, place) => (place % 2 ? this.tokenizer.control.get(piece) : plain(piece))));
+    return this.tokenizer.encodeMixed(pieces.map((piece, index) => (index % 2 ? this.tokenizer.control.get(piece) : plain(piece))));
   }
 
   /** The text of a conversation, and of what opens the reply to it. */

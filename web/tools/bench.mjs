@@ -31,12 +31,12 @@ function page(peer) {
 ${scripts.join("")}<script type="module" src="/peers/${peer}.js"></script>`;
 }
 
-const PLACES = { peers: path.join(ROOT, "web/tools/peers"), packages };
+const FOLDERS = { peers: path.join(ROOT, "web/tools/peers"), packages };
 
 async function contents(url, query) {
   if (url === "/peer.html") return page(query.get("peer"));
   const [, first, ...rest] = url.split("/");
-  return readFile(first in PLACES ? path.join(PLACES[first], ...rest) : path.join(folder, url));
+  return readFile(first in FOLDERS ? path.join(FOLDERS[first], ...rest) : path.join(folder, url));
 }
 
 /** Opens the page of a way, and has its model ready. */

@@ -25,8 +25,8 @@ export function skip(why) {
 export function findChromium() {
   const names = [process.env.GLINFER_CHROMIUM, "chromium", "chromium-browser", "google-chrome"].filter(Boolean);
   const folders = (process.env.PATH ?? "").split(path.delimiter);
-  const places = names.flatMap((name) => (name.includes("/") ? [name] : folders.map((each) => path.join(each, name))));
-  return places.find(existsSync) ?? skip("there is no Chromium; name one with GLINFER_CHROMIUM");
+  const paths = names.flatMap((name) => (name.includes("/") ? [name] : folders.map((each) => path.join(each, name))));
+  return paths.find(existsSync) ?? skip("there is no Chromium; name one with GLINFER_CHROMIUM");
 }
 
 /** Playwright's way to start a Chromium. */

@@ -26,11 +26,11 @@ const FILES = {
   "LICENSE.uc.micro": "uc.micro/LICENSE.txt",
 };
 
-for (const [name, place] of Object.entries(FILES)) {
-  const [kept, given] = [path.join(WEB, "libraries", name), path.join(WEB, "node_modules", place)];
+for (const [name, source] of Object.entries(FILES)) {
+  const [kept, given] = [path.join(WEB, "libraries", name), path.join(WEB, "node_modules", source)];
   if (!process.argv.includes("--check")) copyFileSync(given, kept);
   else if (!existsSync(kept) || !readFileSync(kept).equals(readFileSync(given))) {
-    console.error(`web/libraries/${name} is not npm's ${place}; run: node web/tools/libraries.mjs`);
+    console.error(`web/libraries/${name} is not npm's ${source}; run: node web/tools/libraries.mjs`);
     process.exitCode = 1;
   }
 }

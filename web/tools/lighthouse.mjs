@@ -40,8 +40,8 @@ async function audit(run, url, title, form) {
     const bad = audits.filter((each) => each.score < 1);
     console.log(`${title}, ${form}: ${name} ${Math.round(100 * score)}, ${audits.length - bad.length} of ${audits.length} audits`);
     for (const { id, title: words, details } of bad) {
-      const places = (details?.items ?? []).map((item) => item.node?.snippet ?? item.description ?? JSON.stringify(item).slice(0, 200));
-      console.log(`  ${id}: ${words}${places.map((place) => `\n    ${place}`).join("")}`);
+      const snippets = (details?.items ?? []).map((item) => item.node?.snippet ?? item.description ?? JSON.stringify(item).slice(0, 200));
+      console.log(`  ${id}: ${words}${snippets.map((snippet) => `\n    ${snippet}`).join("")}`);
     }
     failed += bad.length;
   }

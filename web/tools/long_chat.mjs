@@ -83,7 +83,7 @@ async function say({ message, count }) {
 function settle({ ids, own }) {
   const { engine } = globalThis.talk;
   const { model, conversation } = engine;
-  const common = ids.findIndex((id, place) => id !== own[place]);
+  const common = ids.findIndex((id, index) => id !== own[index]);
   if (common < 0 || common >= own.length) return null;
   model.rewind(own.length - common);
   const logits = model.logits();

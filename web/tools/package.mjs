@@ -43,9 +43,9 @@ const COMPILER = {
 
 /** Puts the files of the package together. */
 function lay(folder) {
-  for (const [name, place] of Object.entries(FILES)) {
+  for (const [name, source] of Object.entries(FILES)) {
     mkdirSync(path.dirname(path.join(folder, name)), { recursive: true });
-    cpSync(path.join(WEB, place), path.join(folder, name), { recursive: true });
+    cpSync(path.join(WEB, source), path.join(folder, name), { recursive: true });
   }
   for (const name of NOT_THERE) rmSync(path.join(folder, name));
 }
@@ -64,7 +64,7 @@ function compile(folder, options) {
 }
 
 const [argument = path.join(WEB, "dist/glinfer")] = process.argv.slice(2);
-const lacks = [...Object.values(FILES), "node_modules/typescript"].find((place) => !existsSync(path.join(WEB, place)));
+const lacks = [...Object.values(FILES), "node_modules/typescript"].find((source) => !existsSync(path.join(WEB, source)));
 const only = argument === "--check";
 if (lacks) {
   const why = `web/${lacks} is not there; run: npm ci --ignore-scripts --prefix web`;

@@ -153,8 +153,8 @@ class Tour {
 
   /** The tokens as buttons, each of which shows the way of its token. */
   showTokens() {
-    const buttons = this.tokens.map((id, place) => {
-      const made = button("", () => this.chooseToken(place), { title: `token ${place}, id ${id}`, disabled: this.main === "fast" });
+    const buttons = this.tokens.map((id, position) => {
+      const made = button("", () => this.chooseToken(position), { title: `token ${position}, id ${id}`, disabled: this.main === "fast" });
       made.append(shown(this.word(id)), element("small", { textContent: String(id) }));
       return made;
     });
@@ -163,11 +163,11 @@ class Tour {
   }
 
   markToken() {
-    [...$("tokens").querySelectorAll("button")].forEach((each, place) => each.setAttribute("aria-pressed", String(place === this.token.place)));
+    [...$("tokens").querySelectorAll("button")].forEach((each, position) => each.setAttribute("aria-pressed", String(position === this.token.position)));
   }
 
-  chooseToken(place) {
-    this.token.choose(place);
+  chooseToken(position) {
+    this.token.choose(position);
     this.markToken();
   }
 

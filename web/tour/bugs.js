@@ -60,7 +60,7 @@ const BUGS = [
     draw: "h.1.mlp.fc_in",
     plant: (replay) => {
       const { index } = drawOf(replay, "h.1.mlp.fc_in");
-      return replaced(replay, (draw, place) => (place === index ? { ...draw, textures: [draw.framebuffer.textures[0], ...draw.textures.slice(1)] } : draw));
+      return replaced(replay, (draw, number) => (number === index ? { ...draw, textures: [draw.framebuffer.textures[0], ...draw.textures.slice(1)] } : draw));
     },
   },
   {

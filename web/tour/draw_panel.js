@@ -3,7 +3,7 @@
 import { $, element } from "../page/elements.js";
 import { assemble } from "../glinfer/program.js";
 import { evaluate, rectangleOf } from "../glinfer/values.js";
-import { elementFinder, elementPlace } from "./places.js";
+import { elementFinder, elementPosition } from "./elements.js";
 import { TextureView } from "./texture_view.js";
 import { bytes, exactly, sentenceOf, shown, titleOf } from "./words.js";
 
@@ -114,7 +114,7 @@ export class DrawPanel {
     const { ids, plan, model } = this.recording;
     const { hidden_size: dim, vocab_size: vocabulary } = plan.model.config;
     const head = headOf(plan);
-    const token = (place) => `token ${place} “${shown(this.wordOf(ids[place]))}”`;
+    const token = (position) => `token ${position} “${shown(this.wordOf(ids[position]))}”`;
     if (kind === "weight") {
       if (layout.rows === vocabulary) return `word “${shown(this.wordOf(row))}”, column ${col}`;
       return layout.rows === 1 ? `column ${col}` : `output ${row}, input ${col ?? "?"}`;
@@ -197,8 +197,8 @@ export class DrawPanel {
   chooseElement(row, col) {
     const [target] = this.recording.steps[this.index].outputs;
     const { layout } = this.recording.plan.textures[target.texture];
-    const place = elementPlace(layout, Math.min(row, layout.rows - 1), Math.min(col, layout.cols - 1));
-    this.output.choose((place.x - target.x) * target.channels + place.channel, place.y - target.y);
+    const position = elementPosition(layout, Math.min(row, layout.rows - 1), Math.min(col, layout.cols - 1));
+    this.output.choose((position.x - target.x) * target.channels + position.channel, position.y - target.y);
   }
 
   repaint() {

@@ -71,13 +71,13 @@ function products(x, weight, row, name = "") {
 const SHADERS = {
   "embed.frag": ({ read, word }, row, col) => {
     const id = read("tokens", row, 0);
-    const [table, place] = [read("token_embedding", id, col), read("position_embedding", row, col)];
+    const [table, learned] = [read("token_embedding", id, col), read("position_embedding", row, col)];
     return {
       words: `Column ${col} of the word “${word(id)}” plus column ${col} of position ${row}.`,
       columns: ["table"],
-      terms: [{ name: `word ${id} “${word(id)}”`, factors: [table], value: table }, { name: `position ${row}`, factors: [place], value: place }],
-      sums: [["sum", table + place]],
-      exact: table + place,
+      terms: [{ name: `word ${id} “${word(id)}”`, factors: [table], value: table }, { name: `position ${row}`, factors: [learned], value: learned }],
+      sums: [["sum", table + learned]],
+      exact: table + learned,
     };
   },
   "embed_token.frag": ({ read, weights, has, defines, values: { position }, word, ids }, row, col) => {
@@ -238,15 +238,15 @@ const SHADERS = {
     const [texel, floats] = [col >> 2, 4 * defines.HEAD_TEXELS];
     if ("ROPE" in defines && (texel < defines.KEY_TEXELS || texel >= defines.QUERY_AT)) {
       const query = texel >= defines.QUERY_AT;
-      const place = ((query ? col - 4 * defines.QUERY_AT : col) % floats) + (query ? 4 * (defines.QUERY_TURNS ?? 0) : 0);
-      const [cos, sin] = [read("rope", position, place & ~1), read("rope", position, place | 1)];
+      const angle = ((query ? col - 4 * defines.QUERY_AT : col) % floats) + (query ? 4 * (defines.QUERY_TURNS ?? 0) : 0);
+      const [cos, sin] = [read("rope", position, angle & ~1), read("rope", position, angle | 1)];
       const [own, other] = [output(col, "own"), output(col ^ 1, "neighbour")];
       const exact = own.value * cos + other.value * (col & 1 ? sin : -sin);
       return {
-        words: `${normal}Columns ${col & ~1} and ${col | 1} are a pair, ${defines.INPUTS} products each, which position ${position} turns: cosine ${cos.toPrecision(4)}, sine ${sin.toPrecision(4)}.`,
+        words: `${normal}Columns ${col & ~1} and ${col | 1} are a pair, ${defines.INPUTS} products each, which position ${position} rotates: cosine ${cos.toPrecision(4)}, sine ${sin.toPrecision(4)}.`,
         columns,
         terms: [...own.terms, ...other.terms],
-        sums: [...own.sums, ...other.sums, ["the pair, turned", exact]],
+        sums: [...own.sums, ...other.sums, ["the pair, rotated", exact]],
         exact,
       };
     }
@@ -259,19 +259,19 @@ const SHADERS = {
     };
   },
   "cached_scores.frag": ({ read, has, defines, values: { position }, token }, row, col) => {
-    const [head, place] = [Math.floor(col / SLOT), row * SLOT + (col % SLOT)];
+    const [head, key] = [Math.floor(col / SLOT), row * SLOT + (col % SLOT)];
     if (defines.SCORE_CAP !== undefined || defines.CACHE_SCALES_AT !== undefined || has("queries")) return null;
     const window = Number(defines.WINDOW) || Infinity;
-    if (place > position || place <= position - window) return { words: `There is no such token ${place > position ? "yet" : "in the window"}: masked.`, columns: [], terms: [], sums: [], exact: MASKED };
+    if (key > position || key <= position - window) return { words: `There is no such token ${key > position ? "yet" : "in the window"}: masked.`, columns: [], terms: [], sums: [], exact: MASKED };
     const floats = 4 * defines.HEAD_TEXELS;
     const keys = Math.floor(head / (defines.HEADS / defines.KV_HEADS)) * floats;
     const terms = Array.from({ length: floats }, (_, index) => {
-      const factors = [read("cache", position, 4 * defines.QUERY_AT + head * floats + index), read("cache", place, keys + index)];
+      const factors = [read("cache", position, 4 * defines.QUERY_AT + head * floats + index), read("cache", key, keys + index)];
       return { name: `element ${index}`, factors, value: factors[0] * factors[1] };
     });
     const [sum, scale] = [sumOf(terms), Number(defines.SCORE_SCALE)];
     return {
-      words: `Head ${head}: what the newest token looks for, times what ${token(place)} offers.`,
+      words: `Head ${head}: what the newest token looks for, times what ${token(key)} offers.`,
       columns: ["query", "key"],
       terms,
       sums: [["sum of the products", sum], [`times ${scale.toPrecision(4)}`, sum * scale]],
@@ -283,13 +283,13 @@ const SHADERS = {
     const floats = 4 * defines.HEAD_TEXELS;
     const head = Math.floor(col / floats);
     const value = (defines.KV_HEADS + Math.floor(head / (defines.HEADS / defines.KV_HEADS))) * floats + (col % floats);
-    const scores = Array.from({ length: position + 1 }, (_, place) => read("scores", Math.floor(place / SLOT), head * SLOT + (place % SLOT)));
+    const scores = Array.from({ length: position + 1 }, (_, key) => read("scores", Math.floor(key / SLOT), head * SLOT + (key % SLOT)));
     const largest = Math.max(...scores);
     const powers = scores.map((score) => Math.exp(score - largest));
     const sum = powers.reduce((one, other) => one + other, 0);
-    const terms = powers.map((power, place) => {
-      const factors = [power / sum, read("cache", place, value)];
-      return { name: token(place), factors, value: factors[0] * factors[1] };
+    const terms = powers.map((power, key) => {
+      const factors = [power / sum, read("cache", key, value)];
+      return { name: token(key), factors, value: factors[0] * factors[1] };
     });
     return {
       words: `Head ${head}: the scores become shares, and element ${col % floats} of every token's value is added up with them.`,
@@ -327,7 +327,7 @@ export function explain(recording, index, row, col, wordOf) {
     uniforms,
     word,
     square: layout.rows > 1, // the probabilities of words are one row
-    token: (place) => `token ${place} “${word(ids[place])}”`,
+    token: (index) => `token ${index} “${word(ids[index])}”`,
     matrixRow: (output) => (layout.cols === plan.model.config.vocab_size ? `the row of the word “${word(output)}”` : `row ${output} of the matrix`),
     has: (sampler) => samplers.includes(sampler),
     read,

@@ -6,7 +6,7 @@
 import { pauses } from "../glinfer/generate.js";
 import { pendingError } from "../glinfer/textures.js";
 import { rectangleOf, runValues } from "../glinfer/values.js";
-import { elementPlace } from "./places.js";
+import { elementPosition } from "./elements.js";
 
 /** @typedef {import("../glinfer/model.js").Model} Model */
 
@@ -158,8 +158,8 @@ export class Recording {
  * @returns {number}
  */
 export function elementIn({ x, y, width, channels, values }, layout, row, col) {
-  const place = elementPlace(layout, row, col);
-  return values[((place.y - y) * width + (place.x - x)) * channels + place.channel];
+  const at = elementPosition(layout, row, col);
+  return values[((at.y - y) * width + (at.x - x)) * channels + at.channel];
 }
 
 /**
@@ -184,8 +184,8 @@ export function captured(recording, { sites, view, last_only: lastOnly }) {
     const { layout } = plan.textures[texture];
     const element = (head, token, n) => {
       if (view.cols === "slots") return elementIn(texels, layout, Math.floor(n / 64), head * 64 + (n % 64));
-      const place = (view.rows === "run" || view.rows === "only" ? 0 : first) + (view.rows === "only" ? 0 : token);
-      const line = typeof view.rows === "number" ? place % view.rows : place; // a slot of a ring, or a row
+      const at = (view.rows === "run" || view.rows === "only" ? 0 : first) + (view.rows === "only" ? 0 : token);
+      const line = typeof view.rows === "number" ? at % view.rows : at; // a slot of a ring, or a row
       const order = view.order.length ? view.order[n] : n;
       return elementIn(texels, layout, head * view.rows_apart + line, view.start + head * view.cols_apart + order);
     };

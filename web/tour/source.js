@@ -5,7 +5,7 @@
 
 import { GlinferError } from "../glinfer/errors.js";
 import { fetchSource } from "../glinfer/source.js";
-import { elementPlace } from "./places.js";
+import { elementPosition } from "./elements.js";
 
 const BLOCK = 128; // numbers that NumPy adds up in eight sums
 
@@ -104,7 +104,7 @@ function packed(matrix, { layout, channels }) {
   const texels = new Float32Array(width * height * channels);
   if (kind === "matrix") texels.set(matrix);
   for (let index = 0; kind !== "matrix" && index < matrix.length; index++) {
-    const { x, y, channel } = elementPlace(layout, Math.floor(index / cols), index % cols);
+    const { x, y, channel } = elementPosition(layout, Math.floor(index / cols), index % cols);
     texels[(y * width + x) * channels + channel] = matrix[index];
   }
   return texels;

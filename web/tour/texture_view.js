@@ -170,11 +170,11 @@ export class TextureView {
     pen.fillStyle = ink;
     pen.font = "12px ui-monospace, monospace";
     pen.textBaseline = "middle";
-    const label = (words, each, from, room, most, place) => words.forEach((word, index) => {
+    const label = (words, each, from, room, most, move) => words.forEach((word, index) => {
       const at = (index + 0.5) * each - from;
       if (at <= 0 || at >= room) return;
       pen.save();
-      place(at);
+      move(at);
       pen.fillText(word.slice(0, 8), 0, 0, most);
       pen.restore();
     });
@@ -247,8 +247,8 @@ export class TextureView {
     if (tell) this.onPick(...this.chosen);
   }
 
-  say(place) {
-    this.says.textContent = place ? this.shown.label(...place) : " ";
+  say(texel) {
+    this.says.textContent = texel ? this.shown.label(...texel) : " ";
   }
 
   listen() {
@@ -267,9 +267,9 @@ export class TextureView {
       } else this.say(this.at(event) ?? this.chosen);
     });
     canvas.addEventListener("pointerup", (event) => {
-      const place = from && !from.moved && this.at(event);
+      const texel = from && !from.moved && this.at(event);
       from = null;
-      if (place) this.choose(...place);
+      if (texel) this.choose(...texel);
     });
     canvas.addEventListener("pointerleave", () => this.shown && this.say(this.chosen));
     canvas.addEventListener("wheel", (event) => {

@@ -38,7 +38,7 @@ export class TokenPanel {
     this.attention = new TextureView({ height: 200, onPick: (_, head) => this.openHead(head) });
     this.title = element("h2", { id: "token-title" });
     this.hint = element("p", { className: "hint" });
-    this.cutter = button("", () => this.actions.cut(this.place + 1));
+    this.cutter = button("", () => this.actions.cut(this.position + 1));
     this.stream = element("div");
     this.looks = element("div", {}, element("h3", { textContent: "Where it looks" }), this.blockChoice(), this.attention.root);
     this.mlp = element("div");
@@ -88,7 +88,7 @@ export class TokenPanel {
   }
 
   /** The token that is shown. */
-  get place() {
+  get position() {
     return this.token < 0 ? this.recording.ids.length - 1 : Math.min(this.token, this.recording.ids.length - 1);
   }
 
@@ -115,11 +115,11 @@ export class TokenPanel {
 
   update() {
     const { ids } = this.recording;
-    const [place, last] = [this.place, ids.length - 1];
-    this.title.textContent = `The path of “${shown(this.actions.word(ids[place]))}”, token ${place}`;
-    this.hint.textContent = `Its id in the vocabulary is ${ids[place]}. The id picks a row of the embedding table; every block adds to that row; the last row becomes the next word.`;
-    this.cutter.textContent = `End the text after “${shown(this.actions.word(ids[place]))}”`;
-    this.cutter.hidden = place === last;
+    const [position, last] = [this.position, ids.length - 1];
+    this.title.textContent = `The path of “${shown(this.actions.word(ids[position]))}”, token ${position}`;
+    this.hint.textContent = `Its id in the vocabulary is ${ids[position]}. The id picks a row of the embedding table; every block adds to that row; the last row becomes the next word.`;
+    this.cutter.textContent = `End the text after “${shown(this.actions.word(ids[position]))}”`;
+    this.cutter.hidden = position === last;
     this.showStream();
     this.showBlock();
     this.showNext();
@@ -136,7 +136,7 @@ export class TokenPanel {
   /** The numbers of a token in a named value of one row a token; a fast plan has those of the last token alone. */
   row(name) {
     const found = this.value(name);
-    const line = found?.rows === 1 ? 0 : this.place;
+    const line = found?.rows === 1 ? 0 : this.position;
     return found && found.values.subarray(line * found.cols, (line + 1) * found.cols);
   }
 
@@ -147,7 +147,7 @@ export class TokenPanel {
     const found = probs ?? this.value(`blocks.${this.block}.attn.scores`);
     if (!found) return null;
     const heads = this.recording.plan.driver === "fast" ? found.rows : found.rows / length;
-    const line = this.recording.plan.driver === "fast" ? 0 : this.place;
+    const line = this.recording.plan.driver === "fast" ? 0 : this.position;
     const values = new Float32Array(heads * length);
     for (let head = 0; head < heads; head++) {
       const start = ((head * found.rows) / heads + line) * length;
@@ -176,10 +176,10 @@ export class TokenPanel {
     this.looks.hidden = !shares;
     if (shares) {
       const { heads, values } = shares;
-      const word = (place) => shown(this.actions.word(ids[place]));
+      const word = (position) => shown(this.actions.word(ids[position]));
       const label = (x, y) => `head ${y} gives token ${x} “${word(x)}” ${(100 * values[y * ids.length + x]).toFixed(1)}%`;
       const lines = Array.from({ length: heads }, (_, head) => `head ${head}`);
-      this.attention.show({ width: ids.length, height: heads, values, name: `Attention of block ${this.block}`, label, lines, columns: ids.map((_, place) => word(place)) });
+      this.attention.show({ width: ids.length, height: heads, values, name: `Attention of block ${this.block}`, label, lines, columns: ids.map((_, position) => word(position)) });
     }
     const hidden = this.row(`blocks.${this.block}.mlp.hidden`);
     this.mlp.hidden = !hidden;
@@ -220,7 +220,7 @@ export class TokenPanel {
     const word = shown(this.actions.word(chosen));
     this.result.replaceChildren(`${why} `, element("b", { textContent: `“${word}” wins.` }), " ",
       button("Draw again", () => this.again()), " ", button(`Append “${word}”`, () => this.actions.append(chosen)));
-    this.result.hidden = this.place !== ids.length - 1;
+    this.result.hidden = this.position !== ids.length - 1;
     this.chosen = chosen;
   }
 

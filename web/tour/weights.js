@@ -91,7 +91,7 @@ function inLines({ values }, layout, defines, row, col) {
     low: (word, half) => (wide ? texel(2 * (4 * word + group) + half) : texel(4 * word + group)),
     high: (half) => texel(high + (defines.FORM_HIGH === 2 ? 4 * half : 0) + group),
     scale: () => (shortScales(defines) ? pair() & 0xffff : texel(scales + group)),
-    floats: () => [0, 1, 2, 3].map((place) => floatOf(texel(scales + 4 * place + group))),
+    floats: () => [0, 1, 2, 3].map((index) => floatOf(texel(scales + 4 * index + group))),
     shared: () => (sharedScales(defines) ? texel(scales + 2) : 0),
   }, defines);
 }
@@ -131,8 +131,8 @@ export function weightReader(texels, layout, defines, element, scale) {
   const { WEIGHTS: kind } = defines;
   const bits = 8 * layout.texels;
   return (row, col) => {
-    const [word, place] = [element(row, Math.floor((col * bits) / 32)), col % (32 / bits)];
-    const shifted = word << (bits * place);
+    const [word, index] = [element(row, Math.floor((col * bits) / 32)), col % (32 / bits)];
+    const shifted = word << (bits * index);
     if (kind === BF16) return floatOf(shifted & 0xffff0000);
     // The bits after a rounded integer count as fractions of it; a file's integers are masked.
     const number = kind === I16 || kind === I8 ? shifted & (-1 << (32 - bits)) : shifted;

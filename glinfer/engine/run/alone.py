@@ -1,4 +1,4 @@
-"""One sequence by itself: the executor of a scheduler with one place, over a session."""
+"""One sequence by itself: the executor of a scheduler with one slot, over a session."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Alone(Executor):
         """Draw calls of the session and of drafts so far."""
         return self._session.draws_issued + (0 if self._speculation is None else self._speculation.draws_issued)
 
-    def run_prompt(self, place: int, each: Running, most: int) -> tuple[int, int]:
+    def run_prompt(self, slot: int, each: Running, most: int) -> tuple[int, int]:
         """See :class:`Executor`; runs all of them."""
         draws = self.draws_issued
         self._hold(each)
@@ -52,27 +52,27 @@ class Alone(Executor):
 
     def choices(self, step: Step) -> Choices:
         """See :class:`Executor`."""
-        ((place, each),) = step.active.items()
+        ((slot, each),) = step.active.items()
         found = Choices({}, {}, set(), set())
         if each.queued and each.constraint is not None:  # forced tokens run with the next choice
             self._forced = True
-            each.sampler.advance()  # each token has noise of its own, chosen or not
+            each.sampler.advance()  # each token has its own noise, chosen or not
         elif not each.queued:
             try:
                 chosen = self._choose(each)
             except DeadEnd:
-                return found._replace(dead={place})
+                return found._replace(dead={slot})
             except (ContextError, GLError):
                 raise
             except Exception as error:  # of its numbers, structure or sampler: ends this sequence alone
-                return found._replace(broken={place: error})
+                return found._replace(broken={slot: error})
             if each.constraint is not None:
-                return found._replace(chosen={place: chosen[0]})
+                return found._replace(chosen={slot: chosen[0]})
             each.queued.extend(chosen)
             each.stats.surplus += len(chosen)
         if each.constraint is None:
             each.stats.surplus -= 1
-        found.chosen[place] = each.queued[0]
+        found.chosen[slot] = each.queued[0]
         return found
 
     def _choose(self, each: Running) -> list[int]:

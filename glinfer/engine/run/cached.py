@@ -27,7 +27,7 @@ from glinfer.lower.fused.caches import delta_layers
 from glinfer.lower.fused.choice import STEPS
 from glinfer.lower.fused.token import HEAD_DRAWS, LOGITS, PICKS
 from glinfer.program.session import Session
-from glinfer.text.images import ImageToken, turn_places, without_images
+from glinfer.text.images import ImageToken, rotary_positions, without_images
 
 _FIRST_RUN = 8  # tokens that passes choose before the first readback
 _QUEUED = 4  # tokens between two fences
@@ -98,7 +98,7 @@ class CachedSession(DecodeSession):
         self._run_length = _FIRST_RUN
         self._picks, self._logits_texture = bound.texture(PICKS), bound.texture(LOGITS)
         assert isinstance(self._picks.layout, BlockLayout)
-        self._places = self._picks.layout
+        self._pick_layout = self._picks.layout
         # Tokens, from the first on, whose keys and values are in the caches.
         self._cached = 0
         # How often tokens may have been dropped from the sequence.
@@ -152,13 +152,13 @@ class CachedSession(DecodeSession):
             self._snapshot.tokens = 0
         self._cached = min(self._cached, length)
         self._residual_tokens = 0
-        self._back = turn_places(self._ids[:length])[1] if self._back else 0
+        self._back = rotary_positions(self._ids[:length])[1] if self._back else 0
 
     def _reach(self, first: int, count: int = 1) -> None:
         """Note that a run writes tokens from ``first`` on; a sequence begins with token 0."""
         self._reached = max(self._reached if first else 0, first + count)
 
-    def _turn_by(self, tokens: int) -> None:
+    def _switch_angles(self, tokens: int) -> None:
         """Use the angles of a text of ``tokens`` tokens; keys in the cache with other angles are computed again."""
         if self._bound.plan.is_long(tokens) != self._long:
             self._forget(0)
@@ -179,12 +179,12 @@ class CachedSession(DecodeSession):
             self._reached = self._cached + self._bound.plan.rewinds + 1
 
     def _catch_up(self) -> None:
-        self._turn_by(len(self._ids))
+        self._switch_angles(len(self._ids))
         self._go_back()
         # The chunk includes the last token, up to its last block, unless the context is full.
         end = min(len(self._ids), self._context)
         pictured = any(isinstance(token, ImageToken) for token in self._ids[self._cached : end])
-        turns, back = turn_places(self._ids) if pictured else (None, self._back)
+        positions, back = rotary_positions(self._ids) if pictured else (None, self._back)
         if not self._bound.observers and (pictured or self._prefill.as_chunk(end - self._cached)):
             self._residual_tokens = 0
             kept = (end - _MARGIN) // self._align * self._align if self._bound.plan.rewinds else 0
@@ -199,7 +199,7 @@ class CachedSession(DecodeSession):
             self._residual_tokens = self._cached
         end = len(self._ids) - 1  # observers see one token at a time
         for position in range(self._cached, end):
-            self._back = back if turns is None else position - int(turns[position, 0])
+            self._back = back if positions is None else position - int(positions[position, 0])
             self._run(position, self._ids[position], self._body, read=False)
             self._cached = position + 1
         self._back = back
@@ -335,7 +335,7 @@ class CachedSession(DecodeSession):
         if count > 1:
             return self._picks.read_rows(first, count)
         # A block is a square of texels; the best candidate does not depend on their order.
-        x, y = self._places.origin(first, 0)
+        x, y = self._pick_layout.origin(first, 0)
         return self._picks.framebuffer.read(0, BLOCK_EDGE, BLOCK_EDGE, int(x), int(y)).reshape(1, BLOCK_FLOATS)
 
     def _copy(self) -> CachedSession:

@@ -82,20 +82,20 @@ class ChangeTable:
         elif penalised:
             numbers, codes = self._each, row * self._row_texels * LANES + code_columns(self._vocab).start
             for token in held[count:]:
-                place = codes + 2 * token
-                numbers[place] += 2 if numbers[place] % 2 else 3
-                self._used[row].append(place // LANES)
-                self._changed.append(place // LANES)
+                index = codes + 2 * token
+                numbers[index] += 2 if numbers[index] % 2 else 3
+                self._used[row].append(index // LANES)
+                self._changed.append(index // LANES)
         self._followed[row] = text, len(held), penalised
 
     def send(self) -> None:
         """Write the changed texels to the texture, with one draw for :data:`WRITTEN` of them."""
         for first in range(0, len(self._changed), WRITTEN):
-            places = np.array(self._changed[first : first + WRITTEN])
-            words = self._words[: len(places)]
-            words[:, 0], words[:, LANES:] = places, self._texels[places].view(np.uint32)
+            changed = np.array(self._changed[first : first + WRITTEN])
+            words = self._words[: len(changed)]
+            words[:, 0], words[:, LANES:] = changed, self._texels[changed].view(np.uint32)
             self._session.write(TEXELS, words)
-            values = {"rows": 1, "row": 0, "slot": 0, "written": len(places)}
+            values = {"rows": 1, "row": 0, "slot": 0, "written": len(changed)}
             self._session.run(values, first=CHOICE_DRAWS, read=False)
         self._changed.clear()
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from glinfer.closing import Closing
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import Ids, check_tokens, room_made, whole_number, whole_numbers
+from glinfer.engine.ids import Ids, check_tokens, integer, integers, room_made
 from glinfer.engine.logits import softmax
 from glinfer.engine.sampler import OwnSampler, Sampler, SamplerFunction, SamplingOptions
 from glinfer.errors import ContextError, GLError, InputError, NumbersError
@@ -96,7 +96,7 @@ class DecodeSession(Closing):
         if self.require_tokenizer is not None:
             with suppress(InputError):  # ids alone
                 tokenizer = self.require_tokenizer()
-        rows = [(place, token, token_label(token, tokenizer)) for place, token in enumerate(self._ids)]
+        rows = [(position, token, token_label(token, tokenizer)) for position, token in enumerate(self._ids)]
         return table(("position", "id", "token"), rows, repr(self))
 
     @property
@@ -126,7 +126,7 @@ class DecodeSession(Closing):
         tokenizer puts before every text, such as ``<s>``.
 
         Raises:
-            InputError: an id is not a whole number or outside the vocabulary, or text needs a tokenizer.
+            InputError: an id is not an integer or outside the vocabulary, or text needs a tokenizer.
             ContextError: the session was closed, as in all methods but :meth:`close`.
         """
         self._require_open()
@@ -165,7 +165,7 @@ class DecodeSession(Closing):
         Tokens that a full context dropped do not come back.
         """
         self._require_not_closed()
-        number = whole_number("to rewind by", count)
+        number = integer("to rewind by", count)
         if number > len(self._ids):
             raise InputError(f"cannot rewind by {number} tokens; the session holds {len(self._ids)}")
         if number:
@@ -179,7 +179,7 @@ class DecodeSession(Closing):
         self._require_open()
         if isinstance(ids, str):
             ids = self._tokenizer().encode(ids)
-        wanted = ids if isinstance(ids, list) else whole_numbers("the tokens", ids)
+        wanted = ids if isinstance(ids, list) else integers("the tokens", ids)
         common = common_prefix(self._ids, wanted)
         new = check_tokens("the tokens", wanted[common:], self._config, first=common, images=True)
         if common < len(self._ids):
@@ -231,7 +231,7 @@ class DecodeSession(Closing):
         :meth:`glinfer.engine.model.Model.stream`. No token ends generation early; :meth:`rewind` drops surplus tokens.
         Errors are those of :meth:`logits`.
         """
-        wanted = whole_number("of tokens to generate", count)
+        wanted = integer("of tokens to generate", count)
         sampler = Sampler(SamplingOptions(temperature=0)) if sampler is None else sampler
         sampler = sampler if isinstance(sampler, Sampler) else OwnSampler(sampler, {})
         chosen: list[int] = []
@@ -442,4 +442,4 @@ def common_prefix(held: list[int], wanted: list[int]) -> int:
     if held == wanted[: len(held)]:  # the usual case, and fast
         return len(held)
     pairs = zip(held, wanted, strict=False)
-    return next((place for place, (one, other) in enumerate(pairs) if one != other), len(wanted))
+    return next((position for position, (one, other) in enumerate(pairs) if one != other), len(wanted))

@@ -24,7 +24,7 @@ SPECULATE = (NGRAM,)
 MIN_MATCH = 3
 """Tokens that must repeat before their continuation is drafted."""
 _MAX_MATCH = 32  # longest match that is distinguished, in tokens
-_MAX_PLACES = 32  # newest matches to search for the longest one
+_MAX_MATCHES = 32  # newest matches to search for the longest one
 _KEPT_TIMES = 9
 _DECAY = 0.9  # factor of earlier outcomes at each new one
 _PRIOR_TRIED = 3.0  # weight of the prior probability, in tries
@@ -71,22 +71,22 @@ class Ngrams:
     def __init__(self) -> None:
         """Start without tokens."""
         self._ids: list[int] = []
-        self._places: dict[tuple[int, ...], list[int]] = {}
-        self._place = 0
+        self._ends: dict[tuple[int, ...], list[int]] = {}
+        self._match = 0
 
     def offer(self, ids: Sequence[int]) -> int | None:
         """See :class:`Drafter`; the kind is the length of the match, rounded down to a power of two."""
         self._learn(ids)
         end = len(self._ids)
-        # The last place is the end of the sequence itself.
-        places = self._places.get(tuple(self._ids[end - MIN_MATCH :]), [])[-_MAX_PLACES - 1 : -1]
+        # The last one is the end of the sequence itself.
+        ends = self._ends.get(tuple(self._ids[end - MIN_MATCH :]), [])[-_MAX_MATCHES - 1 : -1]
         best = 0
-        for place in reversed(places):
+        for start in reversed(ends):
             length = MIN_MATCH
-            while length < min(place, _MAX_MATCH) and self._ids[place - length - 1] == self._ids[end - length - 1]:
+            while length < min(start, _MAX_MATCH) and self._ids[start - length - 1] == self._ids[end - length - 1]:
                 length += 1
             if length > best:
-                best, self._place = length, place
+                best, self._match = length, start
         return best.bit_length() if best else None
 
     def prior(self, kind: int) -> float:
@@ -96,8 +96,8 @@ class Ngrams:
 
     def draft(self, ids: Sequence[int], count: int, sampler: Sampler) -> list[int]:
         """See :class:`Drafter`."""
-        found = list(self._ids[self._place : self._place + count])
-        period = len(self._ids) - self._place
+        found = list(self._ids[self._match : self._match + count])
+        period = len(self._ids) - self._match
         while len(found) < count:
             found.append(found[-period])
         return found
@@ -105,11 +105,11 @@ class Ngrams:
     def _learn(self, ids: Sequence[int]) -> None:
         """Record where each group of :data:`MIN_MATCH` tokens ends; start again if tokens were removed."""
         if self._ids != ids[: len(self._ids)]:
-            self._ids, self._places = [], {}
+            self._ids, self._ends = [], {}
         for token in ids[len(self._ids) :]:
             self._ids.append(token)
             if len(self._ids) >= MIN_MATCH:
-                self._places.setdefault(tuple(self._ids[-MIN_MATCH:]), []).append(len(self._ids))
+                self._ends.setdefault(tuple(self._ids[-MIN_MATCH:]), []).append(len(self._ids))
 
 
 class ModelDrafts:
@@ -178,10 +178,10 @@ class RunTimes:
             return (ordered[~half] + ordered[half]) / 2
         if rows <= 1:
             return None
-        place = DRAFT_ROWS.index(rows)
+        index = DRAFT_ROWS.index(rows)
         # A few rows take hardly longer than one, which makes drafts worthwhile.
-        fewer = self.of(DRAFT_ROWS[place - 1]) if place else self.of(1)
-        return None if fewer is None else fewer * (_GROWTH if place else 1.0)
+        fewer = self.of(DRAFT_ROWS[index - 1]) if index else self.of(1)
+        return None if fewer is None else fewer * (_GROWTH if index else 1.0)
 
 
 @dataclasses.dataclass
@@ -200,7 +200,7 @@ class _Odds:
 
     def tokens(self, drafted: int) -> float:
         """The expected number of tokens from a run with ``drafted`` drafted tokens."""
-        return sum(self.each**place for place in range(drafted + 1))
+        return sum(self.each**count for count in range(drafted + 1))
 
     def note(self, drafted: int, accepted: int) -> None:
         self.right = _DECAY * self.right + accepted

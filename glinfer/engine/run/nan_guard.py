@@ -25,11 +25,11 @@ class _Finder:
     """Examines the output of each draw until one has a value that is not finite."""
 
     def __init__(self) -> None:
-        self.place = ""
+        self.found = ""
 
     def drawn(self, session: Session, spec: DrawSpec, values: Mapping[str, int | float]) -> None:
         """See :class:`glinfer.program.session.Observer`."""
-        for name in () if self.place else spec.outputs:
+        for name in () if self.found else spec.outputs:
             numbers = written_by(session, spec, name, values)
             broken = ~np.isfinite(numbers)
             if broken.any():
@@ -37,12 +37,12 @@ class _Finder:
                 kind = "NaN" if np.isnan(first) else f"{first:+}"
                 span = span_of(session.plan, values)
                 over = f"token {span.first}" if span.count == 1 else f"a run over {span.count} tokens"
-                self.place = (
+                self.found = (
                     f"{kind} began in pass {spec.name} (shaders/{spec.shader}.frag), {over}, "
                     f"{int(broken.sum())} of {broken.size} numbers"
                 )
                 if session.plan.table[name].format == "rgba16f":
-                    self.place += "; half floats end at 65504: try cache='f32' (--cache f32)"
+                    self.found += "; half floats end at 65504: try cache='f32' (--cache f32)"
 
 
 def written_by(session: Session, spec: DrawSpec, name: str, values: Mapping[str, int | float]) -> Array:
@@ -142,9 +142,9 @@ class NanGuard:
                 for part in [list(ids)] if whole else [[token] for token in ids]:
                     session.prefill(part)
                     session.logits()
-                    if finder.place:
+                    if finder.found:
                         break
         finally:
             self._tracing = False
             observers.remove(finder)
-        return finder.place
+        return finder.found

@@ -12,7 +12,7 @@ from glinfer.lower.options import PlanOptions
 from glinfer.lower.ropes import ROPE, image_angles
 from glinfer.program.capture import Textures, span_of
 from glinfer.program.session import Observer, Session
-from glinfer.text.images import ImageToken, turn_places
+from glinfer.text.images import ImageToken, rotary_positions
 
 
 class _Row(Observer):
@@ -45,11 +45,11 @@ def running_image(session: Session, options: PlanOptions, held: Sequence[int], b
     angles = session.read(ROPE) if options.sections else None
     try:
         if angles is not None:
-            turned = angles.copy()
-            turned[position - back] = image_angles(
-                options.config, options.sections, turn_places(held)[0][-1:], angles.shape[1]
+            changed = angles.copy()
+            changed[position - back] = image_angles(
+                options.config, options.sections, rotary_positions(held)[0][-1:], angles.shape[1]
             )
-            session.write(ROPE, turned)
+            session.write(ROPE, changed)
         yield
     finally:
         session.observers.remove(row)

@@ -23,7 +23,7 @@ Rows = npt.NDArray[np.intp]
 _OF_EXPERTS = (
     "router",
     "shared_router",
-    *(f"{place}_{role}" for place in ("dense", "shared") for role in EXPERT_ROLES),
+    *(f"{kind}_{role}" for kind in ("dense", "shared") for role in EXPERT_ROLES),
 )
 _ROLES = ("projection", "output", "delta_in", "delta_out", *EXPERT_ROLES, *_OF_EXPERTS, "head")
 """The roles of matrices that an adapter may change; see :class:`glinfer.families.names.Names`."""

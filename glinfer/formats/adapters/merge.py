@@ -96,7 +96,7 @@ def merged(checkpoint: Checkpoint, adapters: Iterable[Adapter]) -> Checkpoint:
                 raise FormatError(f"{adapter.source}: it makes a weight of {name!r} exceed float32; scale it down")
         files += adapter.files
     # Keep the checkpoint's order, in which files are written.
-    order = {name: place for place, name in enumerate((*checkpoint.tensors, *checkpoint.packed))}
+    order = {name: index for index, name in enumerate((*checkpoint.tensors, *checkpoint.packed))}
     tensors = {name: tensors[name] for name in sorted(tensors, key=order.__getitem__)}
     return replace(checkpoint, tensors=MappingProxyType(tensors), packed=MappingProxyType(packed), files=tuple(files))
 

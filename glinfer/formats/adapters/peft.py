@@ -168,7 +168,7 @@ def _located(folder: Path) -> tuple[Path, Path]:
             f"{shown(folder)}: found {_OTHER_WEIGHTS} only; expected {WEIGHTS}; save the adapter with "
             "safe_serialization=True"
         )
-    raise FormatError(f"{shown(folder)}: found {CONFIG} but no weights beside it; expected {WEIGHTS}")
+    raise FormatError(f"{shown(folder)}: found {CONFIG} but no weights next to it; expected {WEIGHTS}")
 
 
 def _check_plain(settings: Settings) -> None:

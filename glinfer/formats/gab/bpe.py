@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from glinfer.errors import FormatError
-from glinfer.families.settings import is_whole, quoted
+from glinfer.families.settings import is_integer, quoted
 from glinfer.formats.files import BPE1_MAGIC, GAB1_MAGIC, AnyPath, opened, replacing, shown
 from glinfer.formats.json_files import is_unicode, read_json
 from glinfer.limits import (
@@ -241,7 +241,7 @@ def _joined(pairs: list[Any]) -> tuple[tuple[tuple[int, int, int], ...], tuple[b
     pieces = [bytes([value]) for value in range(_BYTES)]
     total = 0
     for index, pair in enumerate(pairs):
-        if not isinstance(pair, list) or len(pair) != 2 or not all(is_whole(part, 0) for part in pair):
+        if not isinstance(pair, list) or len(pair) != 2 or not all(is_integer(part, 0) for part in pair):
             raise FormatError(f"merge {index} is {quoted(pair)}; expected two ids; get the file again")
         if max(pair) >= len(pieces):
             raise FormatError(

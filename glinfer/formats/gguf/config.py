@@ -20,7 +20,7 @@ from glinfer.families.gguf import SHARED_WIDTH, SIGMOID, WINDOW, Gguf
 from glinfer.families.huggingface import PROPORTIONAL, Fields
 from glinfer.families.layer import BOTH, QUERY_BETA, one_side, yarn_attention
 from glinfer.families.record import Family
-from glinfer.families.settings import Keys, is_whole, quoted, shortest
+from glinfer.families.settings import Keys, is_integer, quoted, shortest
 from glinfer.formats.files import described_by
 from glinfer.formats.gguf.embedders import embedding_fields, names_in
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
@@ -94,9 +94,9 @@ def _is_marked(form: Gguf, metadata: Mapping[str, Any]) -> bool:
 
 def block_counts(keys: Keys) -> tuple[int, int]:
     """The blocks of the model and of the file, whose last ones may predict further tokens and are ignored."""
-    every_block, guessing = keys.whole("block_count"), keys.value(_GUESSING) or 0
-    if not is_whole(guessing, 0) or guessing >= every_block:
-        raise keys.refused(_GUESSING, f"a whole number below the {every_block} blocks")
+    every_block, guessing = keys.integer("block_count"), keys.value(_GUESSING) or 0
+    if not is_integer(guessing, 0) or guessing >= every_block:
+        raise keys.refused(_GUESSING, f"an integer below the {every_block} blocks")
     return every_block - guessing, every_block
 
 
@@ -122,10 +122,10 @@ def config_of(file: GgufFile) -> ModelConfig:
         raise FormatError(f"{label}: tensor {embeddings!r} is missing; expected a whole model; get another file")
     fields: Fields = {
         "vocab_size": file.tensors[embeddings].shape[0],
-        "hidden_size": keys.whole("embedding_length"),
-        "num_attention_heads": keys.whole("attention.head_count") if family.attends else 1,
+        "hidden_size": keys.integer("embedding_length"),
+        "num_attention_heads": keys.integer("attention.head_count") if family.attends else 1,
         "num_hidden_layers": block_counts(keys)[0],
-        "max_position_embeddings": keys.whole("context_length"),
+        "max_position_embeddings": keys.integer("context_length"),
         "intermediate_size": 0 if family.single else keys.smallest(form.inner_key),
         "layer_norm_eps": keys.number(_EPSILONS[family.norm]),
         "hidden_act": family.activation,
@@ -136,7 +136,7 @@ def config_of(file: GgufFile) -> ModelConfig:
         fields |= _expert_fields(family, keys, fields["intermediate_size"])
     if family.rotary:
         fields.update(_rotary_fields(family, keys, file, fields))
-    elif keys.whole(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
+    elif keys.integer(_KEY_HEADS, fields["num_attention_heads"]) != fields["num_attention_heads"]:
         raise keys.refused(_KEY_HEADS, str(fields["num_attention_heads"]))
     fields.update(embedding_fields(family, keys, file))
     for field, (key, scalar) in form.scalars.items():
@@ -152,32 +152,34 @@ def config_of(file: GgufFile) -> ModelConfig:
 def _expert_fields(family: Family, keys: Keys, width: int) -> Fields:
     """The settings of experts of this ``width``."""
     found: Fields = {
-        "num_experts": keys.whole("expert_count"),
-        "num_experts_per_tok": keys.whole("expert_used_count"),
+        "num_experts": keys.integer("expert_count"),
+        "num_experts_per_tok": keys.integer("expert_used_count"),
         "norm_topk_prob": True,
         "use_expert_bias": bool(family.names.expert_bias),
     }
     if family.sigmoid_router:
         keys.only("expert_gating_func", (SIGMOID,))
     if "num_dense_layers" in family.usual:
-        found["num_dense_layers"] = keys.whole("leading_dense_block_count", 0, least=0)
-        found["dense_intermediate_size"] = keys.whole("feed_forward_length")
+        found["num_dense_layers"] = keys.integer("leading_dense_block_count", 0, least=0)
+        found["dense_intermediate_size"] = keys.integer("feed_forward_length")
     if family.shared_expert:
-        found["shared_expert_intermediate_size"] = keys.whole(SHARED_WIDTH, width)
+        found["shared_expert_intermediate_size"] = keys.integer(SHARED_WIDTH, width)
     if "shared_intermediate_size" in family.usual:
-        count = keys.whole("expert_shared_count", 0, least=0)
+        count = keys.integer("expert_shared_count", 0, least=0)
         none = keys.given("expert_shared_count") and not count
-        found["shared_intermediate_size"] = 0 if none else keys.whole(family.in_gguf.shared_key, count * width or None)
+        found["shared_intermediate_size"] = (
+            0 if none else keys.integer(family.in_gguf.shared_key, count * width or None)
+        )
     return found
 
 
 def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -> Fields:
     form, names, heads = family.in_gguf, names_in(file, family), fields["num_attention_heads"]
-    head_dim = keys.whole("attention.key_length", max(1, fields["hidden_size"] // heads))
-    turned = keys.whole("rope.dimension_count", head_dim)
+    head_dim = keys.integer("attention.key_length", max(1, fields["hidden_size"] // heads))
+    rotary = keys.integer("rope.dimension_count", head_dim)
     for key in () if family.latent else ("attention.value_length", "rope.dimension_count"):
-        in_part = form.partial_rotary and key == "rope.dimension_count" and turned < head_dim and turned % 2 == 0
-        if keys.whole(key, head_dim) != head_dim and not in_part:
+        in_part = form.partial_rotary and key == "rope.dimension_count" and rotary < head_dim and rotary % 2 == 0
+        if keys.integer(key, head_dim) != head_dim and not in_part:
             raise keys.refused(key, f"{head_dim}, the width of a head")
     if head_dim % 2:
         raise keys.refused(
@@ -187,8 +189,8 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -
         # 0 unless the file has it, so that ModelConfig refuses a width that the heads do not divide.
         "head_dim": head_dim if keys.given("attention.key_length") else 0,
         "rope_theta": keys.number("rope.freq_base", family.rope_theta),
-        "rope_scaling": _scaling(family, keys, file, turned, fields["max_position_embeddings"]),
-        "partial_rotary_factor": _share(turned, head_dim),
+        "rope_scaling": _scaling(family, keys, file, rotary, fields["max_position_embeddings"]),
+        "partial_rotary_factor": _share(rotary, head_dim),
         "attention_bias": bool(family.attention_biases) and f"{names.of('projection', 0, 'q')}.bias" in file.tensors,
         "mlp_bias": bool(family.mlp_biases) and f"{names.of('up', 0)}.bias" in file.tensors,
     }
@@ -200,14 +202,14 @@ def _rotary_fields(family: Family, keys: Keys, file: GgufFile, fields: Fields) -
     if BOTH in found.get("layer_types", ()) and f"{names.of('delta_norm', 0)}.weight" not in file.tensors:
         found["linear_norm_groups"] = 0
     if "num_key_value_heads" not in found:
-        found["num_key_value_heads"] = keys.whole(_KEY_HEADS, heads)
+        found["num_key_value_heads"] = keys.integer(_KEY_HEADS, heads)
     return found
 
 
-def _share(turned: int, head_dim: int) -> float:
-    """The rotary share of a head, for which int(head_dim · share) is ``turned``."""
-    share = turned / head_dim
-    return share if int(head_dim * share) == turned else math.nextafter(share, 1.0)
+def _share(rotary: int, head_dim: int) -> float:
+    """The rotary share of a head, for which int(head_dim · share) is ``rotary``."""
+    share = rotary / head_dim
+    return share if int(head_dim * share) == rotary else math.nextafter(share, 1.0)
 
 
 def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context: int) -> dict[str, Any]:
@@ -217,7 +219,7 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
             "rope_type": "longrope",
             **{field: _factors(file, name, head_dim) for field, name in LONG_FACTORS.items()},
             "attention_factor": keys.number("rope.scaling.attn_factor", 1.0),
-            "original_max_position_embeddings": keys.whole("rope.scaling.original_context_length", context),
+            "original_max_position_embeddings": keys.integer("rope.scaling.original_context_length", context),
             "max_position_embeddings": context,
         }
     kind = keys.value("rope.scaling.type") or "linear"  # llama.cpp's choice if there is only a factor
@@ -231,7 +233,7 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
     if kind == "linear" and factor != 1:
         found = {"rope_type": "linear", "factor": factor}
     if family.in_gguf.proportional:
-        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": _turning_share(file, head_dim)}
+        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": _rotary_share(file, head_dim)}
     if ROPE_FREQS not in file.tensors:  # if the architecture has no such tensor, check_names refuses it
         return found
     if found:
@@ -254,7 +256,7 @@ def _yarn(family: Family, keys: Keys, factor: float, context: int) -> dict[str, 
     are the model's own, as in the file. llama.cpp uses betas of 32 and 1 for all of these architectures, and ends the
     ramp at whole pairs.
     """
-    original = keys.whole("rope.scaling.original_context_length", context)
+    original = keys.integer("rope.scaling.original_context_length", context)
     found: dict[str, Any] = {"rope_type": "yarn", "factor": factor, "original_max_position_embeddings": original}
     for side in ("fast", "slow"):
         if keys.value(f"rope.scaling.yarn_beta_{side}") is not None:
@@ -268,16 +270,16 @@ def _yarn(family: Family, keys: Keys, factor: float, context: int) -> dict[str, 
     return found if by == 1 else {**found, "attention_factor": by * yarn_attention(factor)}
 
 
-def _turning_share(file: GgufFile, head_dim: int) -> float:
-    """The share of pairs that turn, the first ones, whose factors are 1."""
+def _rotary_share(file: GgufFile, head_dim: int) -> float:
+    """The share of pairs that rotate, the first ones, whose factors are 1."""
     factors = _factors(file, ROPE_FREQS, head_dim) if ROPE_FREQS in file.tensors else (1.0,)
-    turned = factors.count(1.0)
-    if not turned or factors[:turned] != (1.0,) * turned or min(factors[turned:], default=_STILL) < _STILL:
+    rotary = factors.count(1.0)
+    if not rotary or factors[:rotary] != (1.0,) * rotary or min(factors[rotary:], default=_STILL) < _STILL:
         raise FormatError(
             f"{file.source}: tensor {ROPE_FREQS!r} has other factors than 1 for the first pairs and {_STILL:g} or "
             "more for the others, which is not supported; get another conversion"
         )
-    return turned / len(factors)
+    return rotary / len(factors)
 
 
 def _factors(file: GgufFile, name: str, head_dim: int) -> tuple[float, ...]:
@@ -476,8 +478,8 @@ def _scaling_metadata(config: ModelConfig) -> tuple[dict[str, Any], Factors]:
     form = config.family.in_gguf
     if form.proportional and kind == PROPORTIONAL and scaling.get("factor", 1.0) == 1.0:
         pairs = (config.global_head_dim or config.head_dim) // 2
-        turns = np.arange(pairs) < int(scaling.get("partial_rotary_factor", 1.0) * pairs)
-        return {}, {ROPE_FREQS: np.where(turns, 1.0, 1e30).astype(np.float32)}
+        rotates = np.arange(pairs) < int(scaling.get("partial_rotary_factor", 1.0) * pairs)
+        return {}, {ROPE_FREQS: np.where(rotates, 1.0, 1e30).astype(np.float32)}
     if form.has_factors:
         if kind == "llama3":
             return {}, {ROPE_FREQS: _llama3_factors(config, scaling)}

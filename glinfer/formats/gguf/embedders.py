@@ -111,7 +111,7 @@ def _pair(file: GgufFile) -> str:
     return written.replace("{document}", "{text}")
 
 
-def says_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:
+def answers_yes_or_no(file: GgufFile, config: ModelConfig) -> bool:
     """Whether a classifier's outputs are the logits of "yes" and "no", to which llama.cpp applies a softmax."""
     labels = keys_of(file, config.family).listed(_LABELS)
     return config.embeds and not config.family.encodes and labels == YES_NO and len(config.dense) == 1
@@ -121,7 +121,7 @@ def _kind(file: GgufFile, keys: Keys) -> int:
     """The pooling type; files with a classifier may omit it."""
     found = keys.value(_KEY)
     if found is not None and (type(found) is not int or not _NONE <= found <= _RANK):
-        raise keys.refused(_KEY, f"a whole number from {_NONE} to {_RANK}")
+        raise keys.refused(_KEY, f"an integer from {_NONE} to {_RANK}")
     return found or (_RANK if "cls.output.weight" in file.tensors else _NONE)
 
 

@@ -20,7 +20,7 @@ from glinfer.families.settings import Settings, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_blocks, check_names
 from glinfer.formats.files import AnyPath
 from glinfer.formats.gguf.config import LONG_FACTORS, ROPE_FREQS, block_counts, config_of, family_of
-from glinfer.formats.gguf.embedders import embedding_of, names_in, passed_over, says_yes_or_no
+from glinfer.formats.gguf.embedders import answers_yes_or_no, embedding_of, names_in, passed_over
 from glinfer.formats.gguf.file import GgufFile, GgufTensor, keys_of
 from glinfer.formats.gguf.split import read_gguf_file
 from glinfer.formats.huggingface.layouts import rows_by_part
@@ -55,7 +55,7 @@ def checkpoint_of(file: GgufFile) -> Checkpoint:
     found = checked_parts(config, file, names_in(file, config.family), _ignored(config, file))
     embedding = embedding_of(file, config)
     found = replace(found, embedding=embedding)
-    if not says_yes_or_no(file, config):
+    if not answers_yes_or_no(file, config):
         return found
     yes, no = found.floats(f"{config.family.names.of('dense', None, '0')}.weight")
     return with_classifier(found, yes, no, embedding.pair or config.family.rerank_prompt)

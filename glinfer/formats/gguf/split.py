@@ -38,8 +38,8 @@ def read_gguf_file(path: AnyPath) -> GgufFile:
     if isinstance(count, int) and count in (0, 1):
         return found
     settings = Settings(found.metadata, found.source)
-    number = settings.whole(NUMBER, least=0, most=MAX_GGUF_PARTS)
-    count = settings.whole(COUNT, least=number + 1, most=MAX_GGUF_PARTS)
+    number = settings.integer(NUMBER, least=0, most=MAX_GGUF_PARTS)
+    count = settings.integer(COUNT, least=number + 1, most=MAX_GGUF_PARTS)
     return _joined(found, [read_gguf_part(each) for each in _paths(path, number, count, found.source)])
 
 
@@ -53,7 +53,7 @@ def gguf_parts(path: AnyPath) -> list[Path]:
 
 
 def _named(given: Path, start: str, count: int) -> list[Path]:
-    return [given.with_name(f"{start}-{place:05}-of-{count:05}.gguf") for place in range(1, count + 1)]
+    return [given.with_name(f"{start}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1)]
 
 
 def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
@@ -71,18 +71,18 @@ def _paths(path: AnyPath, number: int, count: int, label: str) -> list[Path]:
         more = f" and {len(missing) - _MOST_NAMED} more" if len(missing) > _MOST_NAMED else ""
         names = f"{', '.join(missing[:_MOST_NAMED])}{more}"
         raise FormatError(
-            f"{label}: this is part {number + 1} of {count} of a model; found no {names} beside it; get all parts into "
-            "one folder"
+            f"{label}: this is part {number + 1} of {count} of a model; found no {names} next to it; get all parts "
+            "into one folder"
         )
     return [each if each.name == given.name else inside(each) for each in found]
 
 
 def _joined(given: GgufFile, parts: list[GgufFile]) -> GgufFile:
     """Join all parts to one file, with the metadata of the first."""
-    total = Settings(given.metadata, given.source).whole(TENSORS, least=0)
+    total = Settings(given.metadata, given.source).integer(TENSORS, least=0)
     tensors: dict[str, GgufTensor] = {}
-    for place, part in enumerate(parts):
-        for key, value in {NUMBER: place, COUNT: len(parts), TENSORS: total}.items():
+    for number, part in enumerate(parts):
+        for key, value in {NUMBER: number, COUNT: len(parts), TENSORS: total}.items():
             found = part.metadata.get(key)
             if found != value or isinstance(found, bool):
                 raise FormatError(

@@ -154,7 +154,7 @@ def _of_json(values: Mapping[str, Any]) -> _Found:
 
 
 def _add(values: Mapping[str, Any], tokens: dict[int, str], kinds: dict[int, int]) -> None:
-    """Add the tokens that a ``tokenizer.json`` has beside its vocabulary."""
+    """Add the tokens that a ``tokenizer.json`` has next to its vocabulary."""
     for added in values.get("added_tokens") or ():
         tokens[added["id"]] = added["content"]
         kinds[added["id"]] = _CONTROL if added["special"] else _USER_DEFINED

@@ -76,7 +76,7 @@ def as_relative(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _with_head(checkpoint: Checkpoint) -> Checkpoint:
-    """A tied model, with its embeddings as a head of its own too."""
+    """A tied model, with its embeddings as a separate head too."""
     names = checkpoint.config.family.names
     embeddings, head = f"{names.embeddings}.weight", f"{names.head}.weight"
     tensors, packed = {**checkpoint.tensors}, {**checkpoint.packed}

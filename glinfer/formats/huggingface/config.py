@@ -152,7 +152,7 @@ def _fields(family: Family, settings: Settings) -> Fields:
     alone = family.encodes or classifies(family, settings.values)
     fields["tie_word_embeddings"] = alone or settings.flag("tie_word_embeddings", default=form.tied)
     if family.token_types:
-        fields["type_vocab_size"] = settings.whole("type_vocab_size", 2, least=0)
+        fields["type_vocab_size"] = settings.integer("type_vocab_size", 2, least=0)
     fields.update(_embedding_fields(family, settings, fields["hidden_size"]))
     fields.update(_expert_fields(family, settings))
     return {**fields, **form.more(settings, fields)}
@@ -165,7 +165,7 @@ def _size(family: Family, settings: Settings, field: str) -> int:
     if field == "num_key_value_heads" and form.null_heads and field in settings.values and not settings.given(field):
         return 0
     present = [key for key in form.keys.get(field, (field,)) if settings.given(key)]
-    found = [settings.whole(key, default) for key in present]
+    found = [settings.integer(key, default) for key in present]
     for key, value in zip(present[1:], found[1:], strict=True):
         if value != found[0]:
             raise FormatError(
@@ -269,7 +269,7 @@ def _embedding_fields(family: Family, settings: Settings, width: int) -> Fields:
         return {"pooling": "mean"} if family.encodes else {}
     named, own = settings.values.get("id2label"), family.in_huggingface.classifier
     assert own is not None
-    labels = len(named) if isinstance(named, dict) and named else settings.whole("num_labels", 2)
+    labels = len(named) if isinstance(named, dict) and named else settings.integer("num_labels", 2)
     if len(own.matrices) == 1:
         return {"pooling": "lasttoken", "dense": ((labels, False, "none"),)}
     biased = settings.flag("classifier_bias", default=own.biased)
@@ -286,17 +286,17 @@ def _expert_fields(family: Family, settings: Settings) -> Fields:
     if not family.experts:
         return {}
     count, used, normed = family.in_huggingface.experts
-    found = {key: settings.whole(key, count) for key in _EXPERTS[:3] if key in settings.values}
+    found = {key: settings.integer(key, count) for key in _EXPERTS[:3] if key in settings.values}
     (key, count), *others = list(found.items()) or [("num_experts", count)]
     for other, value in others:
         if value != count:
             raise settings.refused(other, f"{count}, as {key} says")
     width = family.usual.get("dense_intermediate_size")
     return {
-        **({"dense_intermediate_size": settings.whole("intermediate_size", width)} if width else {}),
+        **({"dense_intermediate_size": settings.integer("intermediate_size", width)} if width else {}),
         "use_expert_bias": bool(family.names.expert_bias),
         "num_experts": count,
-        "num_experts_per_tok": settings.whole("num_experts_per_tok", used),
+        "num_experts_per_tok": settings.integer("num_experts_per_tok", used),
         "norm_topk_prob": True if normed is None else settings.flag("norm_topk_prob", default=normed),
     }
 

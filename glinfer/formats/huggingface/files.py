@@ -58,7 +58,7 @@ def locate(path: AnyPath) -> tuple[Path, Path]:
             f"{shown(path)}: found another kind of file; expected a model's directory, or the {CONFIG}, {WEIGHTS} "
             f"or {INDEX} in it"
         )
-    _check_config(folder, f"{shown(path)}: found no {CONFIG} beside it")
+    _check_config(folder, f"{shown(path)}: found no {CONFIG} next to it")
     shard = _IS_A_SHARD.fullmatch(name)
     return inside(folder / CONFIG), inside(folder / f"{shard[1]}.safetensors.index.json") if shard else Path(path)
 
@@ -78,7 +78,7 @@ def _weights_in(folder: Path) -> Path:
     for name in OTHER_WEIGHTS:
         if os.path.lexists(folder / name):
             raise _save_as_safetensors(shown(folder), name)
-    raise FormatError(f"{shown(folder)}: found {CONFIG} but no weights beside it; expected {WEIGHTS} or {INDEX}")
+    raise FormatError(f"{shown(folder)}: found {CONFIG} but no weights next to it; expected {WEIGHTS} or {INDEX}")
 
 
 def _save_as_safetensors(label: str, name: str) -> FormatError:
@@ -99,7 +99,7 @@ def find_tensors(weights: Path) -> dict[str, FoundTensor]:
     found: dict[str, FoundTensor] = {}
     for shard in shards:
         held = read_header(inside(weights.parent / shard))[0]
-        absent = [name for name, place in placed.items() if place == shard and name not in held]
+        absent = [name for name, file in placed.items() if file == shard and name not in held]
         if absent:
             raise FormatError(
                 f"{label}: it places tensor {quoted(absent[0])} in {quoted(shard)}, which does not have it; "

@@ -171,8 +171,8 @@ def _of_experts(stored: StoredTensor, found: FoundTensor, data: Mapping[str, Byt
     floats = None
     if len(stored.shape) == 1 or found.dtype == "F32":
         floats = floats_of(data[stored.name], found)
-    for place, tensor in enumerate(stored.tensors):
-        expert, number = divmod(place, each)
+    for index, tensor in enumerate(stored.tensors):
+        expert, number = divmod(index, each)
         own = slice(number, None, each)
         if floats is not None:
             yield tensor, floats[expert, :, own].T if len(stored.shape) == 2 else floats[expert, own]

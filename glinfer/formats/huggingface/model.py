@@ -20,7 +20,7 @@ from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families.huggingface import TERNARY
 from glinfer.families.names import Names
-from glinfer.families.settings import Settings, is_whole, quoted
+from glinfer.families.settings import Settings, is_integer, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_blocks, check_names
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import AnyPath, shown
@@ -144,7 +144,7 @@ def _names(config: ModelConfig, behind: Sentence) -> Names:
 def _guessing(config: ModelConfig, names: Names, values: Mapping[str, Any]) -> tuple[str, ...]:
     """Expressions for names in layers that predict later tokens, which follow those of the model, without prefix."""
     count, first = values.get("num_nextn_predict_layers"), config.num_hidden_layers
-    layers = range(first, first + min(_MOST_GUESSING, int(count))) if count is not None and is_whole(count, 1) else ()
+    layers = range(first, first + min(_MOST_GUESSING, int(count))) if count is not None and is_integer(count, 1) else ()
     prefix = config.family.in_huggingface.prefix
     return tuple(f"{re.escape(names.layer.format(each).removeprefix(prefix))}.*" for each in layers)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 from glinfer.errors import FormatError
-from glinfer.families.settings import Settings, is_whole, quoted
+from glinfer.families.settings import Settings, is_integer, quoted
 from glinfer.formats.embedding import Embedding
 from glinfer.formats.files import inside, shown
 from glinfer.formats.json_files import read_json, read_json_list
@@ -108,7 +108,7 @@ def _with_module(found: Sentence, folder: Path, module: object, label: str) -> S
         )
     if name == "LogitScore":
         settings = _settings(config)
-        tokens = settings.whole("true_token_id", -1, least=0), settings.whole("false_token_id", -1, least=0)
+        tokens = settings.integer("true_token_id", -1, least=0), settings.integer("false_token_id", -1, least=0)
         return replace(found, tokens=tokens, files=(*found.files, config))
     if name == "Dense" and found.pooling:
         return replace(found, dense=(*found.dense, _dense(own, config)), files=(*found.files, config))
@@ -122,7 +122,7 @@ def _plain(path: str, label: str) -> str:
     """Check the path of a module, which is a folder next to the file that names it."""
     parts = PurePosixPath(path).parts
     if len(parts) != 1 or parts[0] in ("..", "/") or "\\" in path or ":" in path:
-        raise FormatError(f"{label}: the path {quoted(path)} is not a folder beside it; do not trust these files")
+        raise FormatError(f"{label}: the path {quoted(path)} is not a folder next to it; do not trust these files")
     return parts[0]
 
 
@@ -148,7 +148,7 @@ def _dense(folder: Path, config: Path) -> DenseLayer:
         raise FormatError(f"{shown(folder)}: found no model.safetensors; expected the weights of this module there")
     held = {name.removeprefix("linear."): found for name, found in read_header(inside(weights))[0].items()}
     expected = {"weight", "bias"} if settings.flag("bias", default=True) else {"weight"}
-    shape = settings.whole("out_features", 0, least=1), settings.whole("in_features", 0, least=1)
+    shape = settings.integer("out_features", 0, least=1), settings.integer("in_features", 0, least=1)
     if held.keys() != expected or held["weight"].shape != shape or ("bias" in held and held["bias"].shape != shape[:1]):
         raise FormatError(
             f"{shown(weights)}: found tensors {quoted(sorted(held))}; expected {', '.join(sorted(expected))} of "
@@ -163,7 +163,7 @@ def _with_length(found: Sentence, folder: Path) -> Sentence:
         if not os.path.lexists(file):
             continue
         settings = _settings(file)
-        most = settings.whole("max_seq_length", 0) if settings.given("max_seq_length") else 0
+        most = settings.integer("max_seq_length", 0) if settings.given("max_seq_length") else 0
         lower = settings.flag("do_lower_case")
         embedding = replace(found.embedding, most_tokens=most, lower=lower)
         found = replace(found, embedding=embedding, files=(*found.files, file))
@@ -177,7 +177,7 @@ def with_tokenizers_length(found: Sentence, folder: Path) -> Sentence:
     if found.embedding.most_tokens or not os.path.lexists(file):
         return found
     most = read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES).get("model_max_length")
-    if most is None or not is_whole(most, 1) or most > _NO_LENGTH:
+    if most is None or not is_integer(most, 1) or most > _NO_LENGTH:
         return found
     return replace(found, embedding=replace(found.embedding, most_tokens=int(most)))
 

@@ -88,9 +88,9 @@ def ternary_parts(
 
     def levels(asked: slice) -> Array:
         if isinstance(found, ScaledTensor):
-            places, bytes_ = np.arange(rows)[asked], raw.reshape(-1, inputs)
-            shifts = (2 * (places // len(bytes_))).astype(np.uint8)[:, None]
-            return (bytes_[places % len(bytes_)] >> shifts & 3).astype(np.float32) - 1
+            wanted, bytes_ = np.arange(rows)[asked], raw.reshape(-1, inputs)
+            shifts = (2 * (wanted // len(bytes_))).astype(np.uint8)[:, None]
+            return (bytes_[wanted % len(bytes_)] >> shifts & 3).astype(np.float32) - 1
         own = FoundTensor(found.file, kind, (len(by_row[asked]), inputs), 0)
         floats = floats_of(np.ascontiguousarray(by_row[asked]).reshape(-1), own)
         return np.asarray(np.clip(np.rint(floats * (1 / scale())), -1, 1))

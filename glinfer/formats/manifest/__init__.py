@@ -1,1 +1,1 @@
-"""Second-generation Gab: a JSON manifest and the .bin files beside it."""
+"""Second-generation Gab: a JSON manifest and the .bin files next to it."""

@@ -1,4 +1,4 @@
-"""The .bin files beside a manifest, read as if they were one file.
+"""The .bin files next to a manifest, read as if they were one file.
 
 A manifest's ``files`` has a list ``weights_shards``, or one entry ``weights``; each entry has the name (``file``) and
 the ``length`` in bytes. Offsets run through all files in that order, so a tensor may begin in one and end in the next.
@@ -48,30 +48,30 @@ class Shards:
         self._sizes = sizes
         self._mapped: dict[Path, Bytes] = {}
 
-    def is_in_one(self, place: ByteRange) -> bool:
+    def is_in_one(self, part: ByteRange) -> bool:
         """Whether one file holds a whole range, so that it need not be copied."""
-        return len(self._holding(place)) == 1
+        return len(self._holding(part)) == 1
 
-    def read(self, place: ByteRange) -> Bytes:
+    def read(self, part: ByteRange) -> Bytes:
         """Read a range: a view of the mapped file, or a copy if it continues in the next."""
         parts = []
-        for file in self._holding(place):
+        for file in self._holding(part):
             if file not in self._mapped:
                 self._mapped[file] = map_bytes({"": FoundTensor(file, "U8", (self._sizes[file],), 0)})[""]
-            first, end = place.offset - self._starts[file], place.offset + place.nbytes - self._starts[file]
+            first, end = part.offset - self._starts[file], part.offset + part.nbytes - self._starts[file]
             parts.append(self._mapped[file][max(0, first) : end])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def _holding(self, place: ByteRange) -> list[Path]:
+    def _holding(self, part: ByteRange) -> list[Path]:
         """The files that hold bytes of a range."""
-        end, starts = place.offset + place.nbytes, self._starts.items()
-        found = [file for file, start in starts if start < end and place.offset < start + self._sizes[file]]
+        end, starts = part.offset + part.nbytes, self._starts.items()
+        found = [file for file, start in starts if start < end and part.offset < start + self._sizes[file]]
         return [file for file in found if self._sizes[file]]  # empty files cannot be mapped
 
 
 def bytes_at(settings: Settings, name: str) -> int:
     """A number of bytes, or an offset, in a manifest."""
-    return settings.whole(name, least=0, most=MAX_FILE_OFFSET)
+    return settings.integer(name, least=0, most=MAX_FILE_OFFSET)
 
 
 def find_shards(values: Mapping[str, Any], manifest: Path) -> Shards:

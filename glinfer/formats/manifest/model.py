@@ -1,4 +1,4 @@
-"""Second-generation Gab, "Gift of Gab": a JSON manifest and the .bin files beside it.
+"""Second-generation Gab, "Gift of Gab": a JSON manifest and the .bin files next to it.
 
 The manifest has ``format`` (``gift-of-gab-f32`` or ``gift-of-gab-q8``), ``format_version`` 2, ``architecture`` (the
 shape, under the names of Hugging Face's Llama), ``files`` (see :mod:`glinfer.formats.manifest.files`) and ``tensors``,
@@ -25,7 +25,7 @@ import numpy.typing as npt
 from glinfer.config import ModelConfig
 from glinfer.errors import FormatError
 from glinfer.families import FAMILIES
-from glinfer.families.settings import Settings, is_whole, quoted
+from glinfer.families.settings import Settings, is_integer, quoted
 from glinfer.formats.checkpoint import Checkpoint, check_tensors
 from glinfer.formats.files import AnyPath, described_by, inside, is_directory, shown
 from glinfer.formats.json_files import read_json
@@ -116,7 +116,7 @@ def read_manifest(path: AnyPath) -> Checkpoint:
     config = _config(values, entries, label)
     check_tensors(config, {name: (entry.kind, entry.shape) for name, entry in entries.items()}, label)
     shards = find_shards(values, manifest)
-    _check_places(entries, shards, label)
+    _check_ranges(entries, shards, label)
     parts = ((name, _part(entry, shards)) for name, entry in entries.items())
     return Checkpoint.of_parts(config, parts, shown(path), files=(manifest, *shards.files))
 
@@ -203,23 +203,23 @@ def _entry(entry: Mapping[str, Any], where: str) -> _Entry:
     if (
         not isinstance(shape, list)
         or not 1 <= len(shape) <= 2
-        or not all(is_whole(side, 1) and side <= MAX_TENSOR_EDGE for side in shape)
+        or not all(is_integer(side, 1) and side <= MAX_TENSOR_EDGE for side in shape)
     ):
         raise FormatError(
-            f"{where} has shape {quoted(shape)}; expected one or two whole numbers from 1 to {MAX_TENSOR_EDGE}"
+            f"{where} has shape {quoted(shape)}; expected one or two integers from 1 to {MAX_TENSOR_EDGE}"
         )
     storage = entry.get("storage", entry.get("dtype", _Q8[0] if "q" in entry else _F32[0]))
     count, rows = math.prod(shape), shape[0] if len(shape) == 2 else 1
     if storage in _Q8:
-        scale = _place(entry.get("scale"), "scale", 4 * rows, f"{rows} scales", where)
-        return _Entry(tuple(shape), _place(entry.get("q"), "q", count, f"shape {shape} in int8", where), scale)
+        scale = _range(entry.get("scale"), "scale", 4 * rows, f"{rows} scales", where)
+        return _Entry(tuple(shape), _range(entry.get("q"), "q", count, f"shape {shape} in int8", where), scale)
     if storage in _F32:
         data = entry.get("data", entry if "offset" in entry else None)
-        return _Entry(tuple(shape), _place(data, "data", 4 * count, f"shape {shape} in float32", where))
+        return _Entry(tuple(shape), _range(data, "data", 4 * count, f"shape {shape} in float32", where))
     raise FormatError(f"{where} is stored as {quoted(storage)}, which is not supported; expected {_F32[0]} or {_Q8[0]}")
 
 
-def _place(found: object, part: str, nbytes: int, why: str, where: str) -> ByteRange:
+def _range(found: object, part: str, nbytes: int, why: str, where: str) -> ByteRange:
     """The byte range of a part of a tensor, which must have ``nbytes`` bytes."""
     if not isinstance(found, Mapping):
         raise FormatError(f"{where} has no {part} but {quoted(found)}; expected an object with offset and length")
@@ -230,17 +230,17 @@ def _place(found: object, part: str, nbytes: int, why: str, where: str) -> ByteR
     return ByteRange(offset, length)
 
 
-def _check_places(entries: Mapping[str, _Entry], shards: Shards, label: str) -> None:
+def _check_ranges(entries: Mapping[str, _Entry], shards: Shards, label: str) -> None:
     """Check that every tensor is inside the files, and that copies take no more bytes than the files have."""
     copied = 0
     for name, entry in entries.items():
-        for place in filter(None, (entry.data, entry.scale)):
-            if place.offset + place.nbytes > shards.nbytes:
+        for part in filter(None, (entry.data, entry.scale)):
+            if part.offset + part.nbytes > shards.nbytes:
                 raise FormatError(
-                    f"{label}: tensor {quoted(name)} ends at byte {place.offset + place.nbytes}, but its files have "
+                    f"{label}: tensor {quoted(name)} ends at byte {part.offset + part.nbytes}, but its files have "
                     f"{shards.nbytes} together; expected all of it inside them; get the files again"
                 )
-            copied += place.nbytes if entry.scale or not shards.is_in_one(place) else 0
+            copied += part.nbytes if entry.scale or not shards.is_in_one(part) else 0
     if copied > shards.nbytes:
         raise FormatError(
             f"{label}: its tensors take {copied} bytes out of files of {shards.nbytes}; expected every tensor to have "

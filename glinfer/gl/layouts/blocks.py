@@ -194,17 +194,17 @@ class BlockLayout(Sized):
     @cached_property
     def kept_height(self) -> int:
         """Height in texels without the blocks aside."""
-        return BLOCK_EDGE * -(-self.places_of(self.rows) // self.columns)
+        return BLOCK_EDGE * -(-self.blocks_up_to(self.rows) // self.columns)
 
-    def places_of(self, rows: int) -> int:
+    def blocks_up_to(self, rows: int) -> int:
         """Blocks of one tile up to the last one of ``rows`` slots, without the blocks aside."""
         return (rows - 1) * self.slot_step + (-(-self.kept_blocks // self.tiles) - 1) * self.block_step + 1
 
     @cached_property
     def width(self) -> int:
         """Texels in x."""
-        places = max(self.places_of(self.rows), self.aside * self.aside_slots)
-        return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, places)
+        blocks = max(self.blocks_up_to(self.rows), self.aside * self.aside_slots)
+        return (self.tiles - 1) * self.pitch + BLOCK_EDGE * min(self.columns, blocks)
 
     @cached_property
     def height(self) -> int:
@@ -226,29 +226,29 @@ class BlockLayout(Sized):
     ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """(x, y) of the first texel of a block."""
         slot, block = np.broadcast_arrays(slot, block)
-        place = slot * self.slot_step + block // self.tiles * self.block_step
-        x = (block % self.tiles) * self.pitch + BLOCK_EDGE * (place % self.columns)
-        y = BLOCK_EDGE * (place // self.columns)
+        index = slot * self.slot_step + block // self.tiles * self.block_step
+        x = (block % self.tiles) * self.pitch + BLOCK_EDGE * (index % self.columns)
+        y = BLOCK_EDGE * (index // self.columns)
         if not self.aside:
             return x, y
         kept = block < self.kept_blocks
-        place = (block - self.kept_blocks) * self.aside_slots + slot // self.every
-        y_aside = self.kept_height + BLOCK_EDGE * (place // self.columns)
-        return np.where(kept, x, BLOCK_EDGE * (place % self.columns)), np.where(kept, y, y_aside)
+        index = (block - self.kept_blocks) * self.aside_slots + slot // self.every
+        y_aside = self.kept_height + BLOCK_EDGE * (index // self.columns)
+        return np.where(kept, x, BLOCK_EDGE * (index % self.columns)), np.where(kept, y, y_aside)
 
     def region(self, rows: int, cols: int) -> tuple[int, int]:
         """Width and height in texels of a rectangle at the origin that holds the first ``rows`` slots."""
         check_part(self, rows, cols)
         if self.aside:
             return self.width, self.height
-        return self.width, BLOCK_EDGE * -(-self.places_of(rows) // self.columns)
+        return self.width, BLOCK_EDGE * -(-self.blocks_up_to(rows) // self.columns)
 
     @property
     def slot_is_rectangular(self) -> bool:
         """Whether a slot is a column of blocks, and its blocks aside a line."""
         return self.in_one_line and (not self.aside or (self.aside_slots == 1 and self.aside <= self.columns))
 
-    def places(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    def texels_of(self, rows: int, first: int = 0) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
         """(x, y) of every texel of ``rows`` slots from ``first`` on, [rows, blocks × 16] in the order of the floats."""
         across, up = lane_offsets()
         x, y = self.origin(np.arange(first, first + rows)[:, None], np.arange(self.blocks)[None, :])
@@ -261,7 +261,7 @@ class BlockLayout(Sized):
         width, height = self.region(rows, self.cols)
         floats = np.zeros((rows, (self.blocks - self.scale_blocks) * BLOCK_FLOATS), dtype=np.float32)
         floats[:, : self.cols] = matrix
-        x, y = self.places(rows)
+        x, y = self.texels_of(rows)
         if self.scale_blocks:
             texels = np.zeros((height, width, 4), dtype=np.int8)
             texels[y, x] = self._in_bytes(floats).reshape(rows, -1, 4)
@@ -276,11 +276,11 @@ class BlockLayout(Sized):
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The matrix [rows, cols] from the texels of ``region(rows, cols)``; the inverse of pack."""
-        x, y = self.places(rows)
+        x, y = self.texels_of(rows)
         return self.elements(texels[y, x])[:, :cols]
 
     def elements(self, texels: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """The elements [rows, cols] of slots, from their texels [rows, blocks × 16, 4] at :meth:`places`."""
+        """The elements [rows, cols] of slots, from their texels [rows, blocks × 16, 4] at :meth:`texels_of`."""
         lanes: npt.NDArray[Any] = texels.reshape(len(texels), -1)
         if not self.scale_blocks:
             return lanes[:, : self.cols]

@@ -76,7 +76,7 @@ class FlatLayout(Sized):
         """Texels of one row."""
         return texels_for(self.cols)
 
-    def seen_as(self, rows: int, cols: int) -> FlatLayout:
+    def reshaped(self, rows: int, cols: int) -> FlatLayout:
         """The same texels as another matrix; PlanError if it has a different number of texels."""
         if rows * texels_for(cols) != self.rows * self.row_texels:
             raise PlanError(f"a {self.rows}×{self.cols} matrix cannot share its texels with one of {rows}×{cols}")

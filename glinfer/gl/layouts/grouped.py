@@ -83,7 +83,7 @@ class GroupedLayout(LineLayout):
     @property
     def paired(self) -> tuple[int, int]:
         """First texel of a lane whose words hold the scales of two outputs each, and the texel after the last one."""
-        scales = self._places()[2]
+        scales = self._fields()[2]
         return (scales.start, scales.stop) if self.form.scale_bytes == 2 else (0, 0)
 
     @property
@@ -110,17 +110,17 @@ class GroupedLayout(LineLayout):
     def _lined(self, matrix: npt.NDArray[Any]) -> npt.NDArray[np.uint32]:
         groups = groups_in(matrix, self.form, self.inputs)
         lines = np.empty((*self._outputs[:2], self._rounds, self.line // _LANES, _LANES, 4), dtype=np.uint32)
-        for place, part in zip(self._places(), self._parts(groups), strict=True):
-            lines[:, :, :, place] = part
+        for field, part in zip(self._fields(), self._parts(groups), strict=True):
+            lines[:, :, :, field] = part
         return lines.reshape(self.blocks, -1, self.line, 4)
 
     def unpack(self, texels: npt.NDArray[Any], rows: int, cols: int) -> npt.NDArray[Any]:
         """The words [rows, cols]; the inverse of pack."""
         lines = self._split(texels).reshape(*self._outputs[:2], self._rounds, -1, _LANES, 4)
-        low, high, scale, shared = (lines[:, :, :, place] for place in self._places())
+        low, high, scale, shared = (lines[:, :, :, field] for field in self._fields())
         return words_of_groups(self._groups_from(low, high, scale, shared), self.form)[:rows, :cols]
 
-    def _places(self) -> list[slice]:
+    def _fields(self) -> list[slice]:
         """The texels of a lane that hold the low bits, the bits above, the scales, and the scales of blocks."""
         form = self.form
         counts = [4 * form.low_words, 4 * form.high_words, form.scale_texels, int(form.shared)]

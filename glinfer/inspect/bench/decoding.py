@@ -27,7 +27,7 @@ from glinfer.inspect.bench.engines import BOTH, GREEDY, BatchDecoder, Decoder, F
 from glinfer.inspect.bench.limits import Limit, batch_work, fetched_bytes, limit_of, prompt_work, token_work
 from glinfer.inspect.ceiling import CeilingReport
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.timing import Spread, Work, in_turns
+from glinfer.inspect.timing import Spread, Work, interleaved
 from glinfer.program.stages import STAGES, stage, stage_times
 from glinfer.quant.formats import DEFAULT_CACHE
 
@@ -157,7 +157,7 @@ class DecodeReport(Report):
 
 @dataclass
 class TimedEngine:
-    """An engine with its facts, and batches of it that are timed beside its one sequence."""
+    """An engine with its facts, and batches of it that are timed next to its one sequence."""
 
     decoder: Decoder
     about: EngineReport
@@ -304,14 +304,14 @@ def bench_decoding(
     :func:`batch_context`. ``on_progress`` receives (finished turns, turns).
     """
     rows, together = list[DecodeRow](), list[BatchRow]()
-    for place, context in enumerate(contexts):
+    for index, context in enumerate(contexts):
         ids = example_ids(config, context).tolist()
 
-        def advance(done: int, total: int, place: int = place) -> None:
-            on_progress(place * total + done, len(contexts) * total)
+        def advance(done: int, total: int, index: int = index) -> None:
+            on_progress(index * total + done, len(contexts) * total)
 
         prefills = [Work(partial(each.decoder.prefill, ids), seconds=_PREFILL_SECONDS) for each in engines]
-        prompts = in_turns(prefills, runs, pause=_PAUSE_SECONDS)
+        prompts = interleaved(prefills, runs, pause=_PAUSE_SECONDS)
         works: dict[tuple[object, Any], Work] = {}  # by (decoder, way), and (batch, sampling)
         for each in engines:
             works |= {
@@ -320,7 +320,7 @@ def bench_decoding(
             for batch in each.batches if context == batches_at else ():
                 batch.prefill(ids)
                 works |= {(batch, name): _batch_block(batch, ids, name) for name in batch.samplings}
-        times = in_turns(list(works.values()), runs, pause=_PAUSE_SECONDS, on_progress=advance)
+        times = interleaved(list(works.values()), runs, pause=_PAUSE_SECONDS, on_progress=advance)
         spreads = {key: Spread.of(found) for key, found in zip(works, times, strict=True)}
         for each, prompt in zip(engines, prompts, strict=True):
             alone = _rows(each, context, spreads, Spread.of(prompt))

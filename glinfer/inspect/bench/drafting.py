@@ -14,7 +14,7 @@ from glinfer.engine.report import Report
 from glinfer.engine.run.stats import GenerationStats
 from glinfer.engine.stream import CHUNK, TextStream
 from glinfer.errors import InputError
-from glinfer.inspect.timing import Spread, Work, in_turns
+from glinfer.inspect.timing import Spread, Work, interleaved
 
 TOKENS = 96
 """Limit for the tokens of each text."""
@@ -94,7 +94,7 @@ def bench_drafts(
         options = {"temperature": 0.0} if sampling == "greedy" else {"seed": 1}
         write = partial(_timed_text, model, TASKS[task], **options)
         works = [Work(partial(write, into, **given), timed=True) for into, given in ((without, {}), (drafted, drafts))]
-        plain, with_drafts = map(Spread.of, in_turns(works, runs, pause=_PAUSE_SECONDS))
+        plain, with_drafts = map(Spread.of, interleaved(works, runs, pause=_PAUSE_SECONDS))
         on_progress(case, len(cases))
         stats, same = drafted[-1][1], all(ids == without[0][0] for ids, _ in without + drafted)
         rows.append(DraftRow(task, sampling, stats.tokens, plain, with_drafts, stats.drafted, stats.accepted, same))

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from glinfer.config import ModelConfig
-from glinfer.engine.batch import MAX_CACHE_BYTES, Batch, SchedulerOptions, places_for, sequence_bytes
+from glinfer.engine.batch import MAX_CACHE_BYTES, Batch, SchedulerOptions, sequence_bytes, slots_and_capacity
 from glinfer.engine.model import Model, StreamOptions
 from glinfer.engine.requests import BatchRequest
 from glinfer.errors import InputError
@@ -120,7 +120,7 @@ class BatchDecoder:
 
     def prefill(self, ids: Sequence[int]) -> None:
         """Run ``ids`` rotated by n positions as the prompt of sequence n."""
-        self._prompts = [[*ids[place:], *ids[:place]] for place in range(self.sequences)]
+        self._prompts = [[*ids[first:], *ids[:first]] for first in range(self.sequences)]
         self._run(self._prompts, 1, GREEDY)
 
     def decode(self, start: int, count: int, sampling: str) -> list[list[int]]:
@@ -155,7 +155,7 @@ def room_for(
         if size < 1:
             raise InputError(f"found a batch of {size} sequences; expected at least 1")
         limits = SchedulerOptions(slots=size, memory=left, longest=context)
-        count, capacity = places_for(config, limits, max_texture_size, cache)
+        count, capacity = slots_and_capacity(config, limits, max_texture_size, cache)
         if count < size:
             raise InputError(
                 f"found room for {count} sequences of {capacity} tokens, expected {size}: {left / 1e6:.1f} MB are left "

@@ -12,7 +12,7 @@ from glinfer.engine.progress import Progress, no_progress
 from glinfer.engine.report import Report
 from glinfer.errors import InputError
 from glinfer.inspect.draws import example_ids
-from glinfer.inspect.timing import Spread, Work, in_turns
+from glinfer.inspect.timing import Spread, Work, interleaved
 from glinfer.lower.plain.gab import LOGITS
 
 
@@ -70,7 +70,7 @@ def bench(
         model.bound.read(LOGITS)
 
     works = [Work(partial(run, example_ids(model.config, length).tolist())) for length in lengths]
-    spreads = map(Spread.of, in_turns(works, runs, on_progress=on_progress))
+    spreads = map(Spread.of, interleaved(works, runs, on_progress=on_progress))
     rows = [
         BenchRow(length, runs, found.median, found.fastest, found.slowest, model.draws(length).total)
         for length, found in zip(lengths, spreads, strict=True)

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glinfer.config import ModelConfig
-from glinfer.engine.ids import check_ids, whole_numbers
+from glinfer.engine.ids import check_ids, integers
 from glinfer.engine.loading import load_model, read_model
 from glinfer.engine.logits import log_softmax
 from glinfer.engine.model import Model
@@ -93,18 +93,18 @@ def diff(
             "expected two models of one vocabulary"
         )
     ids = _ids(prompt, a, b, tokens, shorten)
-    places = spread(len(ids), positions, whole="reference" in (side_a.plan, side_b.plan), vocab=a.config.vocab_size)
+    chosen = spread(len(ids), positions, whole="reference" in (side_a.plan, side_b.plan), vocab=a.config.vocab_size)
     total = 2 * len(ids)
     with ExitStack() as stack:
         device_a, device_b = [stack.enter_context(each.opened()) for each in (a, b)]
         weights = None
         if os.path.realpath(a.path) != os.path.realpath(b.path):
             weights = diff_weights(load_checkpoint(a.path), load_checkpoint(b.path), on_progress)
-        facts_a, kept_a, trace_a, logits_a = a.run(device_a, ids, places, trace, lambda done: on_progress(done, total))
+        facts_a, kept_a, trace_a, logits_a = a.run(device_a, ids, chosen, trace, lambda done: on_progress(done, total))
         facts_b, kept_b, trace_b, logits_b = b.run(
-            device_b, ids, places, trace, lambda done: on_progress(len(ids) + done, total)
+            device_b, ids, chosen, trace, lambda done: on_progress(len(ids) + done, total)
         )
-    along = compare_along(ids, places, logits_a, logits_b)
+    along = compare_along(ids, chosen, logits_a, logits_b)
     if tolerance is None:
         alike = side_a.cache == side_b.cache and _kept_alike(kept_a, kept_b)
         tolerance = SAME_FORMAT if alike else OTHER_FORMAT
@@ -156,11 +156,11 @@ class _Side:
         self,
         device: Device,
         ids: Sequence[int],
-        places: Sequence[int],
+        chosen: Sequence[int],
         trace: int,
         on_token: Callable[[int], None],
     ) -> tuple[RunFacts, Mapping[str, str], CapturedRun, Floats]:
-        """Return facts, formats of weights, the captured first ``trace`` tokens, and the logits at ``places``."""
+        """Return facts, formats of weights, the captured first ``trace`` tokens, and the logits at ``chosen``."""
         given, first = self.given, ids[:trace]
         names = ("plan", "weights", "cache", "gelu", "context")
         options: dict[str, Any] = {name: getattr(given, name) for name in names}
@@ -184,12 +184,12 @@ class _Side:
                 draws=tuple(draw.name for draw in plan.draws),
                 tokens=len(first),
             )
-            return facts, kept, captured, _logits(model, ids, places, on_token)
+            return facts, kept, captured, _logits(model, ids, chosen, on_token)
 
 
 def _ids(prompt: str | Sequence[int], a: _Side, b: _Side, tokens: int | None, shorten: bool) -> list[int]:
     """Return the checked tokens that both sides run."""
-    ids = _encoded(prompt, a, b) if isinstance(prompt, str) else whole_numbers("the prompt", prompt)
+    ids = _encoded(prompt, a, b) if isinstance(prompt, str) else integers("the prompt", prompt)
     shorter = min(a.config, b.config, key=lambda config: config.max_position_embeddings)
     if tokens is None and shorten:
         tokens = shorter.max_position_embeddings
@@ -202,9 +202,9 @@ def _encoded(text: str, a: _Side, b: _Side) -> list[int]:
         raise InputError(a.problem)
     if found[0] != found[-1]:
         pairs = zip(*found, strict=False)
-        place = next((place for place, (one, other) in enumerate(pairs) if one != other), min(map(len, found)))
+        index = next((index for index, (one, other) in enumerate(pairs) if one != other), min(map(len, found)))
         raise InputError(
-            f"the two tokenizers split this text differently, from token {place} on; expected equal tokens; "
+            f"the two tokenizers split this text differently, from token {index} on; expected equal tokens; "
             "give the tokens themselves as ids"
         )
     return found[0]
@@ -217,7 +217,7 @@ def spread(count: int, positions: int | None, *, whole: bool, vocab: int) -> lis
     """
     most = positions or (REFERENCE_POSITIONS if whole else count)
     most = min(most, count, max(1, MAX_DIFF_LOGITS // vocab))
-    return sorted({round(place) for place in np.linspace(count - 1, 0, most).tolist()})
+    return sorted({round(position) for position in np.linspace(count - 1, 0, most).tolist()})
 
 
 @dataclass(frozen=True)
@@ -233,16 +233,16 @@ class CapturedRun:
     tokens: int
 
 
-def _logits(model: Model, ids: Sequence[int], places: Sequence[int], on_token: Callable[[int], None]) -> Floats:
-    """Return the logits [places, vocab] after the tokens at those positions."""
-    found, wanted = np.empty((len(places), model.config.vocab_size), dtype=np.float32), iter(places)
-    row, place = 0, next(wanted)
+def _logits(model: Model, ids: Sequence[int], chosen: Sequence[int], on_token: Callable[[int], None]) -> Floats:
+    """Return the logits [positions, vocab] after the tokens at those positions."""
+    found, wanted = np.empty((len(chosen), model.config.vocab_size), dtype=np.float32), iter(chosen)
+    row, reported = 0, next(wanted)
     with model.session() as session:
-        for position, token in enumerate(ids[: places[-1] + 1]):
+        for position, token in enumerate(ids[: chosen[-1] + 1]):
             session.step(token)
-            if position == place:
+            if position == reported:
                 found[row] = session.logits()
-                row, place = row + 1, next(wanted, -1)
+                row, reported = row + 1, next(wanted, -1)
             on_token(position + 1)
     return found
 
@@ -303,15 +303,15 @@ def _centred(stream: Array) -> Array:
 def farthest(found: Array, expected: Array) -> tuple[float, tuple[int, ...] | None]:
     """Return :func:`glinfer.program.oracle.relative_error` and its index; None if nothing differs."""
     error = relative_errors(found, expected)
-    place = int(error.argmax())
-    worst = float(error.flat[place])
-    return worst, tuple(int(i) for i in np.unravel_index(place, error.shape)) if worst else None
+    index = int(error.argmax())
+    worst = float(error.flat[index])
+    return worst, tuple(int(i) for i in np.unravel_index(index, error.shape)) if worst else None
 
 
-def compare_along(ids: Sequence[int], places: Sequence[int], a: Floats, b: Floats) -> Predictions:
-    """Compare both sides' logits [places, vocab] at those positions, in float64."""
+def compare_along(ids: Sequence[int], chosen: Sequence[int], a: Floats, b: Floats) -> Predictions:
+    """Compare both sides' logits [positions, vocab] at those positions, in float64."""
     found, worst = [], 0.0
-    for position, x, y in zip(places, a, b, strict=True):
+    for position, x, y in zip(chosen, a, b, strict=True):
         with np.errstate(all="ignore"):  # NaN stays NaN, and is reported
             log_a, log_b = log_softmax(x), log_softmax(y)
             share = np.exp(log_a)

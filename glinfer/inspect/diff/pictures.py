@@ -51,14 +51,14 @@ def _passes(axes: Axes, report: DiffReport) -> None:
     errors = [math.inf if each.error is None else each.error for each in report.passes]
     floor = _log_axis(axes, [*errors, report.tolerance])
     for kind, colour, marker in KINDS:
-        of_kind = [place for place, each in enumerate(report.passes) if kind_of(each.name) == kind]
-        known = [place for place in of_kind if math.isfinite(errors[place])]
-        heights = [errors[place] or floor for place in known]
+        of_kind = [index for index, each in enumerate(report.passes) if kind_of(each.name) == kind]
+        known = [index for index in of_kind if math.isfinite(errors[index])]
+        heights = [errors[index] or floor for index in known]
         axes.plot(
             known, heights, linestyle="none", color=colour, marker=marker, markersize=5, label=kind, clip_on=False
         )
-        for place in sorted(set(of_kind) - set(known)):  # other shapes, or no number
-            axes.annotate("×", (place, 1.0), xycoords=("data", "axes fraction"), color=colour, ha="center", va="top")
+        for index in sorted(set(of_kind) - set(known)):  # other shapes, or no number
+            axes.annotate("×", (index, 1.0), xycoords=("data", "axes fraction"), color=colour, ha="center", va="top")
     axes.axhline(report.tolerance, color=_LIMIT, linestyle="--", linewidth=1.2, label=f"tolerance {report.tolerance:g}")
     first = report.first_beyond
     found = "all are within the tolerance" if first is None else f"the first beyond the tolerance is {first.name}"
@@ -67,7 +67,7 @@ def _passes(axes: Axes, report: DiffReport) -> None:
     begins = _begins([each.name for each in report.passes])
     every = -(-len(begins) // _MAX_BLOCKS)
     ticks = [((first + end - 1) / 2, f"block {block}") for block, first, end in begins[::every]]
-    axes.set_xticks([place for place, _ in ticks], [label for _, label in ticks], fontsize=8)
+    axes.set_xticks([x for x, _ in ticks], [label for _, label in ticks], fontsize=8)
     for _, begin, end in begins:
         for edge in (begin, end):
             axes.axvline(edge - 0.5, color=FAINT, linewidth=0.8, zorder=0)
@@ -77,12 +77,12 @@ def _passes(axes: Axes, report: DiffReport) -> None:
 
 
 def _begins(names: Sequence[str]) -> list[tuple[str, int, int]]:
-    """Find (number, first place, end) of each block."""
-    places: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
+    """Find (number, first index, end) of each block."""
+    indices: dict[str, list[int]] = {}
+    for index, name in enumerate(names):
         if name.startswith("blocks."):
-            places.setdefault(name.split(".")[1], []).append(place)
-    return [(block, found[0], found[-1] + 1) for block, found in places.items()]
+            indices.setdefault(name.split(".")[1], []).append(index)
+    return [(block, found[0], found[-1] + 1) for block, found in indices.items()]
 
 
 def _along(axes: Axes, report: DiffReport) -> None:
@@ -90,12 +90,12 @@ def _along(axes: Axes, report: DiffReport) -> None:
     positions = report.along.positions
     kl = [at.kl for at in positions]
     floor = _log_axis(axes, kl)
-    places = [at.position for at in positions]
+    across = [at.position for at in positions]
     heights = [value or floor for value in kl]
-    axes.plot(places, heights, color=_LINE, marker="o", markersize=3.5, linewidth=1.2, clip_on=False, label="KL(A‖B)")
+    axes.plot(across, heights, color=_LINE, marker="o", markersize=3.5, linewidth=1.2, clip_on=False, label="KL(A‖B)")
     other = [number for number, at in enumerate(positions) if at.top_a != at.top_b and math.isfinite(heights[number])]
     if other:
-        where = [places[number] for number in other], [heights[number] for number in other]
+        where = [across[number] for number in other], [heights[number] for number in other]
         axes.plot(*where, linestyle="none", color=_LIMIT, marker="X", markersize=8, label="different likeliest token")
     known = [value for value in kl if math.isfinite(value)]
     mean = f"mean {sum(known) / len(known):.2g} nats" if known else "no number"
@@ -104,13 +104,13 @@ def _along(axes: Axes, report: DiffReport) -> None:
     axes.set_ylabel("KL divergence in nats", fontsize=9)
     if len(positions) <= _MAX_WORDS and report.words:
         labels = [short(visible(report.words.get(at.token, "").encode())) for at in positions]
-        axes.set_xticks(places, labels, fontsize=8, rotation=90, family=FONT)
+        axes.set_xticks(across, labels, fontsize=8, rotation=90, family=FONT)
         for label in axes.get_xticklabels():
             label.set_parse_math(False)
         axes.set_xlabel("after this token", fontsize=9)
     else:
         axes.set_xlabel("after the token at this position", fontsize=9)
-    axes.set_xlim(places[0] - 0.5, places[-1] + 0.5)
+    axes.set_xlim(across[0] - 0.5, across[-1] + 0.5)
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 

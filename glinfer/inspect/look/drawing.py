@@ -36,12 +36,12 @@ def labelled_tokens(ids: Sequence[int], tokenizer: Tokenizer | None) -> list[dic
     """Describe the tokens of a text: position, id, text (None without a tokenizer), and label in pictures."""
     return [
         {
-            "position": place,
+            "position": position,
             "id": token,
             "text": None if tokenizer is None else tokenizer.token_bytes(token).decode("utf-8", "replace"),
             "label": token_label(token, tokenizer),
         }
-        for place, token in enumerate(ids)
+        for position, token in enumerate(ids)
     ]
 
 
@@ -112,7 +112,7 @@ class Drawing:
         """Capture and draw tensors, a few layers at a time."""
         small: dict[int, np.ma.MaskedArray] = {}  # by block; some have no attention
         logits: Floats | None = None
-        order = {name: place for place, name in enumerate(model.names())}
+        order = {name: index for index, name in enumerate(model.names())}
         for names in self._groups(list(order)):
             found = model.capture(names, self.ids)
             self.found["tensors"] += [statistics(name, array) for name, array in found.items()]
@@ -162,7 +162,7 @@ class Drawing:
         heads, length = probs.shape[:2]
         numbers = attention_numbers(probs)
         self.found["attention"].append({"layer": layer, "heads": numbers})
-        seen = pictures.seen_keys(length, self.checkpoint.config.layer(layer).window)
+        seen = pictures.visible_keys(length, self.checkpoint.config.layer(layer).window)
         title = f"Attention of block {layer}"
         alt = f"{title}: maps of {heads} heads over {length} tokens."
         for key, words in (("to_previous", "the previous token"), ("to_first", "the first token")):
@@ -186,7 +186,7 @@ class Drawing:
         values = np.stack([np.linalg.norm(stream.astype(np.float64), axis=1) for stream in self.streams.values()])
         self.found["norms"] = {"rows": rows, "values": values.tolist()}
         title, (low, high) = "Norm of the stream", (values.argmin(), values.argmax())
-        where = [f"{rows[place // values.shape[1]]}, position {place % values.shape[1]}" for place in (low, high)]
+        where = [f"{rows[index // values.shape[1]]}, position {index % values.shape[1]}" for index in (low, high)]
         alt = f"{title} by layer and token: from {values.min():.3g} ({where[0]}) to {values.max():.3g} ({where[1]})."
         self.add(HIDDEN, None, "norms", title, alt, pictures.norms, values=values, layers=rows, labels=self.labels)
 

@@ -144,19 +144,19 @@ def _image(
         figure: Any = axes.figure
         box, (wide, high) = axes.get_position(), figure.get_size_inches()
         height = min(box.height, 2.2 / high)
-        place = figure.add_axes((1 + 0.15 / wide, box.y1 - height, 0.12 / wide, height))
-        figure.colorbar(shown, cax=place, label=bar, format="{x:.3g}", **how).minorticks_off()
+        bar_axes = figure.add_axes((1 + 0.15 / wide, box.y1 - height, 0.12 / wide, height))
+        figure.colorbar(shown, cax=bar_axes, label=bar, format="{x:.3g}", **how).minorticks_off()
 
 
 def _words(axes: Axes, *, left: Sequence[tuple[int, str]] = (), below: Sequence[tuple[int, str]] = ()) -> None:
     """Write (row, label) to the left of a map, and (column, label) upright below it."""
     for axis, labels, turn in ((axes.yaxis, left, 0), (axes.xaxis, below, 90)):
         if labels:
-            axis.set_ticks([place for place, _ in labels], [label for _, label in labels], family=FONT, rotation=turn)
+            axis.set_ticks([at for at, _ in labels], [label for _, label in labels], family=FONT, rotation=turn)
             axis.set_tick_params(length=0)
 
 
-def seen_keys(length: int, window: int) -> npt.NDArray[np.bool_]:
+def visible_keys(length: int, window: int) -> npt.NDArray[np.bool_]:
     """Mask [S, S] of the keys that each query attends to: causal, within ``window`` tokens (0: all)."""
     distance = np.arange(length)[:, None] - np.arange(length)
     return (distance >= 0) & ((distance < window) if window else True)
@@ -302,8 +302,8 @@ def lens(
     figure, ((axes,),) = _panels(title, note, [len(labels) * cell], [len(layers) * _CELL])
     _cells(axes, words, probs)
     for row, column in np.argwhere(hits[::-1]).tolist():
-        place = (column - 0.45, row - 0.4)
-        axes.add_patch(Rectangle(place, 0.9, 0.8, fill=False, edgecolor=OKABE_ITO[1], linewidth=1.8))
+        corner = (column - 0.45, row - 0.4)
+        axes.add_patch(Rectangle(corner, 0.9, 0.8, fill=False, edgecolor=OKABE_ITO[1], linewidth=1.8))
     _words(axes, left=_rows(layers), below=list(enumerate(map(short, labels))))
     return figure
 
@@ -355,11 +355,11 @@ def weights(looks: Sequence[WeightSummary], title: str) -> Figure:
     heights = [_STRIP + 0.3 if pair[0].shape[0] == 1 else _IMAGE for pair in pairs]
     figure, grid = _panels(title, note, [_IMAGE, _PLOT] * 2, heights, gap=(0.6, 0.85), above=0.45)
     for pair, row in zip(pairs, grid, strict=True):
-        for place in range(2):
-            left, right = row[2 * place : 2 * place + 2]
-            if place < len(pair):
-                _thumbnail(left, pair[place])
-                _histogram(right, pair[place])
+        for index in range(2):
+            left, right = row[2 * index : 2 * index + 2]
+            if index < len(pair):
+                _thumbnail(left, pair[index])
+                _histogram(right, pair[index])
             else:
                 left.set_axis_off()
                 right.set_axis_off()

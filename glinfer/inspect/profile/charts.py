@@ -47,7 +47,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar with its label and numbers, or a block of draws; ``mark`` is the place of a mark in percent."""
+    """A bar with its label and numbers, or a block of draws; ``mark`` is the position of a mark in percent."""
 
     label: str
     parts: Sequence[Part]

@@ -24,7 +24,7 @@ from glinfer.inspect.ceiling import FetchRate, fetch_rates
 from glinfer.inspect.draws import example_ids
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.traffic import DrawTraffic, draw_traffic, textures_of
-from glinfer.inspect.timing import Spread, Work, in_turns, milliseconds
+from glinfer.inspect.timing import Spread, Work, interleaved, milliseconds
 from glinfer.kernels.spec import Array
 from glinfer.lower.feed import runs
 from glinfer.program.session import Session
@@ -45,7 +45,7 @@ _CREDIBLE = 0.5, 1.1  # sum of timestamps over the time on the CPU's clock
 _GROWTH_SECONDS = 20.0  # time for all positions; further ones are left out
 _GROWTH_SAMPLE_SECONDS = 0.4  # time for one position
 _MIN_POSITION_RUNS = 12  # runs for a position: plain, profiled and warm-up
-_PLACES = (1, *(4**power for power in range(2, 16)))  # 1, 16, 64, 256, …
+_POSITIONS = (1, *(4**power for power in range(2, 16)))  # 1, 16, 64, 256, …
 _CEILING_SAMPLE_SECONDS = 0.002
 _MIN_SHARE = 0.05  # share of the bytes read for which a format's ceiling is measured
 
@@ -173,8 +173,8 @@ def run_at(engine: Engine, tokens: int | None = None) -> PlanRun:
     InputError if the position is outside the context.
     """
     config, bound = engine.options.config, engine.bound
-    place = DEFAULT_TOKENS if tokens is None else _checked(engine, "tokens", tokens)
-    ids = example_ids(config, min(place, config.max_position_embeddings)).tolist()
+    length = DEFAULT_TOKENS if tokens is None else _checked(engine, "tokens", tokens)
+    ids = example_ids(config, min(length, config.max_position_embeddings)).tolist()
     if not isinstance(engine, WholeEngine):
         return _made(engine, TOKEN_RUN, len(ids), (bound,), runs(bound.plan, ids)[-1])
     # Without a published plan this binds one for sequences of that length, which the engine keeps.
@@ -307,7 +307,7 @@ def _alternated(plan_run: PlanRun, timer: Timer, runs: int, on_progress: Progres
                 return
             found.disturbed += 1
 
-    in_turns((Work(plain), Work(profiled)), runs, warm_ups=0, on_progress=on_progress)
+    interleaved((Work(plain), Work(profiled)), runs, warm_ups=0, on_progress=on_progress)
     return found
 
 
@@ -357,27 +357,27 @@ def _credible(timer: Timer, plan_run: PlanRun) -> bool:
     return False
 
 
-def places(context: int) -> list[int]:
+def positions(context: int) -> list[int]:
     """List the positions at which growth is measured: 1, 16, 64, 256, … and the last one."""
-    return [*(place for place in _PLACES if place < context), context]
+    return [*(position for position in _POSITIONS if position < context), context]
 
 
 def measure_growth(engine: Engine, timing: str, on_progress: Progress) -> tuple[list[GrowthPoint], list[str]]:
     """Measure other positions within the time limit; returns them, with a note if some were skipped."""
-    wanted = places(engine.options.config.max_position_embeddings)
+    wanted = positions(engine.options.config.max_position_embeddings)
     found, started = list[GrowthPoint](), time.perf_counter()
-    for done, place in enumerate(wanted):
+    for done, position in enumerate(wanted):
         on_progress(done, len(wanted))
         # The time of a position grows with the sequence at most in proportion.
-        expected = _MIN_POSITION_RUNS * found[-1].wall_ms / 1000.0 * place / found[-1].tokens if found else 0.0
+        expected = _MIN_POSITION_RUNS * found[-1].wall_ms / 1000.0 * position / found[-1].tokens if found else 0.0
         if found and time.perf_counter() - started + expected > _GROWTH_SECONDS:
             return found, [f"growth is measured up to {found[-1].tokens} tokens; longer sequences would take too long"]
-        plan_run, kinds = run_at(engine, place), dict[str, float]()
+        plan_run, kinds = run_at(engine, position), dict[str, float]()
         measured = measure(plan_run, timing, None, no_progress, _GROWTH_SAMPLE_SECONDS)
         for spec, each in zip(plan_run.session.plan.draws, measured.draws_ms, strict=True):
             kinds[spec.kind] = kinds.get(spec.kind, 0.0) + each
         read = sum(cost.read for cost in plan_run.traffic())
-        found.append(GrowthPoint(place, median(measured.walls), read, kinds))
+        found.append(GrowthPoint(position, median(measured.walls), read, kinds))
     on_progress(len(wanted), len(wanted))
     return found, []
 

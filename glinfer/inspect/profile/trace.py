@@ -48,9 +48,9 @@ def _names(report: ProfileReport) -> Iterator[Event]:
     name = f"glinfer · {report.model or report.plan} · {report.renderer}"
     yield _event("M", "process_name", 0, 0, {"name": name})
     tracks = ((CPU_TRACK, "CPU: issuing draws"), (DRAW_TRACK, f"draws ({report.timing})"))
-    for place, (track, name) in enumerate(tracks):
+    for index, (track, name) in enumerate(tracks):
         yield _event("M", "thread_name", track, 0, {"name": name})
-        yield _event("M", "thread_sort_index", track, 0, {"sort_index": place})
+        yield _event("M", "thread_sort_index", track, 0, {"sort_index": index})
 
 
 def _issuing(report: ProfileReport) -> Iterator[Event]:

@@ -220,11 +220,11 @@ class PromptCandidate(Candidate):
 
 def moves_for(device: Device, weights: str) -> list[Sequence[Change]]:
     """List the options of single-token passes that apply to a device and a weight format."""
-    whole_numbers = weights.startswith("q")
+    integers = weights.startswith("q")
     return [
         _runnable(device, changes)
         for name, changes in MOVES.items()
-        if name not in ROW_FIELDS and (whole_numbers or name != "mantissa")
+        if name not in ROW_FIELDS and (integers or name != "mantissa")
     ]
 
 

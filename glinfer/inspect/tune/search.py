@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from glinfer.errors import GlinferError
-from glinfer.inspect.timing import Work, in_turns
+from glinfer.inspect.timing import Work, interleaved
 from glinfer.kernels.options import KernelOptions
 from glinfer.kernels.spec import Array
 from glinfer.program.oracle import relative_error
@@ -169,7 +169,7 @@ class Search(Generic[C]):
         least, most = self.best.counts
         count = max(least, min(most, round(_BLOCK_MS / self.best.milliseconds(least, change))))
         works = [Work(partial(each.milliseconds, count, change), timed=True) for each in candidates]
-        return in_turns(works, self.best.rounds, warm_ups=0, ended=ended)
+        return interleaved(works, self.best.rounds, warm_ups=0, ended=ended)
 
     def confirm(self) -> tuple[float, float]:
         """Measure the best against the start again; returns milliseconds of (the better one, the start).

@@ -138,7 +138,7 @@ class _DrawChecker:
         self.weights = {tensor.name: weight_matrix(tensor, weights) for tensor in session.plan.of_kind("weight")}
         # Tensors whose rows in use need not be the first are read whole.
         self.whole = {tensor.name for tensor in session.plan.tensors if isinstance(tensor.layout, FlatLayout)}
-        self.whole |= {name for spec in session.plan.draws if OPS[spec.op].places for name in spec.writes}
+        self.whole |= {name for spec in session.plan.draws if OPS[spec.op].rows_written for name in spec.writes}
         # Rows and columns in use of each tensor.
         self.extents = {
             tensor.name: tensor.shape if tensor.name in self.whole else (1, tensor.shape[1])
@@ -236,23 +236,23 @@ class _DrawChecker:
         layout = self.session.texture(name).layout
         if name in self.whole or isinstance(layout, BlockLayout):
             held = self.session.read(name)
-            places = written_rows(spec, self.inputs, self.values)
-            found = held[places, :cols]
+            written = written_rows(spec, self.inputs, self.values)
+            found = held[written, :cols]
             # A triangle covers whole lines of a texture, which include unused rows.
             if not spec.adds and (isinstance(layout, BlockLayout) or spec.cover == "scatter"):
                 strays = _numbers(layout, held) - int(np.count_nonzero(~np.isnan(found)))
         else:
-            places, found = np.arange(first, first + rows), self.session.read(name, rows, cols)
-        self.restore(name, places, found)
+            written, found = np.arange(first, first + rows), self.session.read(name, rows, cols)
+        self.restore(name, written, found)
         return found, strays
 
-    def restore(self, name: str, places: Array, found: Array) -> None:
+    def restore(self, name: str, rows: Array, found: Array) -> None:
         """Restore a cache outside the written rows."""
         if name in self.saved:
             used, cols = self.extents[name]
             matrix = np.zeros((used, cols), dtype=np.float32)
             matrix[: len(self.saved[name])] = self.saved[name]
-            matrix[places, : found.shape[1]] = found
+            matrix[rows, : found.shape[1]] = found
             self.session.texture(name).fill(0.0)
             self.session.write(name, matrix)
 

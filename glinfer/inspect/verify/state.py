@@ -26,7 +26,7 @@ KINDS = {
     "texture": "another texture is sampled",
     "target": "another texture is rendered to",
     "program": "another program draws",
-    "precision": "a fragment shader of OpenGL ES has floats, whole numbers or samplers of fewer than 32 bits",
+    "precision": "a fragment shader of OpenGL ES has floats, integers or samplers of fewer than 32 bits",
     "uniform": "a uniform has another value",
     "switch": "a capability such as GL_SCISSOR_TEST is enabled or disabled",
     "viewport": "another part of the target is drawn to",
@@ -95,11 +95,11 @@ class StateCheck:
     def _textures(self, draw: Draw, spec: DrawSpec) -> Iterator[StateFault]:
         targets = self._state.targets(len(spec.outputs))
         seen: set[int] = set()
-        for place, (sampler, tensor) in enumerate(spec.inputs):
+        for index, (sampler, tensor) in enumerate(spec.inputs):
             _, number = self._state.uniform(draw.program, sampler)
             unit = int(number)
-            if unit != place:
-                yield StateFault("uniform", sampler, f"texture unit {unit}", f"texture unit {place}")
+            if unit != index:
+                yield StateFault("uniform", sampler, f"texture unit {unit}", f"texture unit {index}")
             bound, wanted = self._state.unit(unit), self._session.texture(tensor)
             name = self._called(bound.name)
             apart = isinstance(wanted, Region) and bound.name == wanted.gl.glo  # from the target, as binding checked

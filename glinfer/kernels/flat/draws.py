@@ -50,12 +50,12 @@ def flat_draw(
     ``_WIDTH`` and ``_HEIGHT``, the outputs' layout as ``OUT_…``, their columns as ``OUT_COLS``, and ``defines``.
     ``settings`` are further fields of :class:`glinfer.kernels.spec.DrawSpec`.
     """
-    places: list[Define] = []
+    layouts: list[Define] = []
     given = {sampler: tensor for sampler, tensor in inputs.items() if tensor is not None}
     for sampler, tensor in given.items():
-        places += flat_layout(draw.name, tensor).defines(sampler.upper())
+        layouts += flat_layout(draw.name, tensor).defines(sampler.upper())
     rows_out, cols_out = outputs[0].shape
-    places += [*flat_layout(draw.name, outputs[0]).defines("OUT"), ("OUT_COLS", cols_out)]
+    layouts += [*flat_layout(draw.name, outputs[0]).defines("OUT"), ("OUT_COLS", cols_out)]
     return DrawSpec(
         draw.name,
         draw.group,
@@ -63,7 +63,7 @@ def flat_draw(
         inputs=tuple((sampler, tensor.name) for sampler, tensor in given.items()),
         outputs=tuple(output.name for output in outputs),
         size=(rows_out if rows is None else rows, cols_out),
-        defines=(*places, ("LOOKUP_TEXTURE", int(draw.kernels.lookup_texture)), *defines),
+        defines=(*layouts, ("LOOKUP_TEXTURE", int(draw.kernels.lookup_texture)), *defines),
         uniforms=tuple((uniform, value) for uniform, value in uniforms if not isinstance(value, str)),
         per_run=tuple((uniform, value) for uniform, value in uniforms if isinstance(value, str)),
         **settings,

@@ -112,7 +112,7 @@ def output_texels(product: Product) -> int:
     return product.count * product.m * texels_for(product.n)
 
 
-def exact_place(product: Product) -> tuple[float, float]:
+def exact_cell(product: Product) -> tuple[float, float]:
     """(line, column) of a product in a map, before rounding."""
     return math.log2(output_texels(product)), math.log2(max(1.0, product.k / 4))
 
@@ -148,7 +148,7 @@ def explained(product: Product, kernels: KernelOptions, *, blends: bool) -> tupl
     """The strategy that the renderer's map chooses for a product, and a readable reason."""
     charts, rows = (ONE_ROW, "one row") if product.count * product.m == 1 else (MANY_ROWS, "many rows")
     chart = charts[kernels.product_table]
-    line, column = (round(place) for place in exact_place(product))
+    line, column = (round(edge) for edge in exact_cell(product))
     letters = chart[min(line, len(chart) - 1)]
     mapped = name = LETTERS[letters[min(column, len(letters) - 1)]]
     if name == "matvec" and product.table_format and kernels.product_table == "llvmpipe":
@@ -159,8 +159,8 @@ def explained(product: Product, kernels: KernelOptions, *, blends: bool) -> tupl
     chosen = possible[name]
     parts = chosen.parts_of(product.units)
     how = f", {chosen.targets} rows a fragment" if chosen.targets > 1 else f" in {parts} parts" if parts > 1 else ""
-    place = f"{output_texels(product)} texels of output and k = {product.k}"
-    why = f"{name}{how}; the {kernels.product_table} map for {rows} has {mapped} for {place}"
+    found = f"{output_texels(product)} texels of output and k = {product.k}"
+    why = f"{name}{how}; the {kernels.product_table} map for {rows} has {mapped} for {found}"
     return chosen, why if name == mapped else f"{why}, which is impossible or slower here"
 
 

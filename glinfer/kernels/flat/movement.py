@@ -1,4 +1,4 @@
-"""Moves elements: strided copies, reshapes, and concatenations, of floats or whole numbers.
+"""Moves elements: strided copies, reshapes, and concatenations, of floats or integers.
 
 A copy may convert elements of any type into floats.
 """
@@ -97,8 +97,8 @@ def _runs_in(params: Params, cols: int) -> list[Axis]:
 def _check_strided_copy(shapes: Shapes, params: Params) -> None:
     rows, cols = shapes.by_name["output"]
     by_row, by_col = axes_in(params, rows), _runs_in(params, cols)
-    places = prod(axis.size for axis in by_row), prod(axis.size for axis in by_col)
-    shapes.require(places == (rows, cols), f"output is {[rows, cols]}; the axes have {list(places)} places")
+    counts = prod(axis.size for axis in by_row), prod(axis.size for axis in by_col)
+    shapes.require(counts == (rows, cols), f"output is {[rows, cols]}; the axes have {list(counts)} elements")
     for edge, size, offset, (least, most) in zip(
         ("row", "column"),
         shapes.by_name["x"],

@@ -33,7 +33,7 @@ def rotate(
         interleaved: rotate elements (2i, 2i + 1) of a head, not (i, i + rotary_dim / 2).
         sequence: rows of a sequence.
         position: position of the first row of each sequence, a number or a run value's name.
-        positions: whole numbers [1, sequence], instead of ``position``.
+        positions: integers [1, sequence], instead of ``position``.
     """
     dim, rotary = x.shape[1] // heads, table.shape[1]
     if table.shape[0] == 1:
@@ -71,23 +71,23 @@ def _check(shapes: Shapes, params: Params) -> None:
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x, table = float64(inputs, ["x", "table"])
     rows = size[0]
-    places = np.arange(rows) % int(params["SEQUENCE"])
+    rows_in_sequence = np.arange(rows) % int(params["SEQUENCE"])
     if params["POSITIONS"]:
-        at = np.asarray(inputs["positions"], dtype=np.int64).reshape(-1)[places]
+        at = np.asarray(inputs["positions"], dtype=np.int64).reshape(-1)[rows_in_sequence]
     else:
-        at = int(params.get("position", 0)) + places
-    turns = table[at.clip(0, int(params["TABLE_ROWS"]) - 1)]
-    cos, sin = turns[:, None, 0::2], turns[:, None, 1::2]
+        at = int(params.get("position", 0)) + rows_in_sequence
+    angles = table[at.clip(0, int(params["TABLE_ROWS"]) - 1)]
+    cos, sin = angles[:, None, 0::2], angles[:, None, 1::2]
     heads = x[:rows].reshape(rows, int(params["HEADS"]), -1)
-    return turned_pairs(heads, cos, sin, interleaved=bool(params["INTERLEAVED"])).reshape(size)
+    return rotated_pairs(heads, cos, sin, interleaved=bool(params["INTERLEAVED"])).reshape(size)
 
 
-def turned_pairs(heads: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
+def rotated_pairs(heads: Array, cos: Array, sin: Array, *, interleaved: bool) -> Array:
     """Heads [..., D] with their first elements rotated in pairs, by cosines and sines [..., pairs]."""
     pairs = cos.shape[-1]
     first = np.arange(0, 2 * pairs, 2) if interleaved else np.arange(pairs)
     second = first + (1 if interleaved else pairs)
-    turned = heads.copy()
-    turned[..., first] = heads[..., first] * cos - heads[..., second] * sin
-    turned[..., second] = heads[..., second] * cos + heads[..., first] * sin
-    return turned
+    rotated = heads.copy()
+    rotated[..., first] = heads[..., first] * cos - heads[..., second] * sin
+    rotated[..., second] = heads[..., second] * cos + heads[..., first] * sin
+    return rotated

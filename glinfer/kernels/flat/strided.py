@@ -16,7 +16,7 @@ MAX_AXES = 5
 
 
 class Axis(NamedTuple):
-    """An axis of an output: its number of places, and its strides in two indices.
+    """An axis of an output: its length, and its strides in two indices.
 
     The indices are the row and the column of the source, or the rows of two operands.
     """
@@ -50,13 +50,13 @@ def walk_defines(axes: Sequence[Axis]) -> list[tuple[str, int]]:
     return defines
 
 
-def axes_in(params: Params, places: int) -> list[Axis]:
-    """The axes of a draw's defines, for a walk over ``places`` places; the product of their sizes may be less."""
+def axes_in(params: Params, count: int) -> list[Axis]:
+    """The axes of a draw's defines, for a walk over ``count`` elements; the product of their sizes may be less."""
     inner = [
         Axis(*(int(params[f"AXIS{number}_{name}"]) for name in ("SIZE", "A", "B")))
         for number in reversed(range(int(params["AXES"]) - 1))
     ]
-    outer = places // prod(axis.size for axis in inner)
+    outer = count // prod(axis.size for axis in inner)
     return [Axis(outer, int(params["OUTER_A"]), int(params["OUTER_B"])), *inner]
 
 
@@ -67,10 +67,10 @@ def bounds(axes: Iterable[Axis]) -> tuple[tuple[int, int], tuple[int, int]]:
     return first, second
 
 
-def walk(axes: Sequence[Axis], places: int) -> tuple[Array, Array]:
-    """Both indices at the first ``places`` places."""
-    rest = np.arange(places)
-    sums = np.zeros((2, places), dtype=np.int64)
+def walk(axes: Sequence[Axis], count: int) -> tuple[Array, Array]:
+    """Both indices of the first ``count`` elements."""
+    rest = np.arange(count)
+    sums = np.zeros((2, count), dtype=np.int64)
     for axis in reversed(axes[1:]):
         sums += rest % axis.size * np.array([[axis.first], [axis.second]])
         rest //= axis.size

@@ -18,7 +18,7 @@ import numpy as np
 from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, blocks_for
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
-from glinfer.kernels.fused.rows import padded, places_in
+from glinfer.kernels.fused.rows import padded, positions_in
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.published.linear import soft_cap
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, op
@@ -296,7 +296,7 @@ _ONE_VALUES: dict[str, Any] = {**_CACHE, "regions": ("scores", "output"), "parts
 @op("cached_scores", ("cache",), ("queries",), _check_scores, **_ONE_SCORES)
 @op("row_scores", ("cache", "rows"), ("queries",), _check_scores, ("rows",), **_CACHE)
 def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
-    (cache,), heads, rows = float64(inputs, ["cache"]), heads_in(params), places_in(inputs, params)
+    (cache,), heads, rows = float64(inputs, ["cache"]), heads_in(params), positions_in(inputs, params)
     groups = size[0] // len(rows)
     found = np.full((groups, len(rows), size[1]), MASKED)
     for row, (position, base) in enumerate(rows):
@@ -312,7 +312,7 @@ def _oracle_scores(inputs: Mapping[str, Array], params: Params, size: tuple[int,
 @op("row_values", ("scores", "cache", "rows"), ("sinks",), _check_values, ("rows",), **_CACHE)
 def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     cache, scores = float64(inputs, ["cache", "scores"])
-    heads, rows, found = heads_in(params), places_in(inputs, params), np.zeros(size)
+    heads, rows, found = heads_in(params), positions_in(inputs, params), np.zeros(size)
     for row, (position, base) in enumerate(rows):
         own = scores[row :: len(rows)][: score_slots(position + 1)]
         values = keys_of(cache[base:], heads, values=True)

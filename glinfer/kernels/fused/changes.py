@@ -78,11 +78,11 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect("output", None, LANES)
 
 
-def _places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+def _rows_written(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     return np.asarray(inputs["texels"][:rows, 0], np.intp)
 
 
-@op("write_texels", ("texels",), (), _check, ("texels",), places=_places)
+@op("write_texels", ("texels",), (), _check, ("texels",), rows_written=_rows_written)
 def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     words = np.ascontiguousarray(inputs["texels"][: size[0], LANES:], dtype=np.uint32)
     return words.view(np.float32).astype(np.float64)

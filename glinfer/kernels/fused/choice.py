@@ -46,7 +46,7 @@ LISTED = 4
 """Listed tokens of one piece: the channels of a texel."""
 _FEW_PIECES, _PIECES = 64, 128
 _FEW_TOKENS = 8192
-# A float32, which holds whole numbers up to 2**24, packs two steps.
+# A float32, which holds integers up to 2**24, packs two steps.
 _STEPS = 4096
 _DROPPED, _MARGIN = 3e38, 1e-4
 
@@ -185,8 +185,8 @@ def _lists_of(logits: Array, pieces: int, drawn_by: float, inverse: float, noise
     last = np.concatenate([np.full((1, pieces), NO_SCORE), scores[LISTED:]])
     winner = last.argmax(axis=0)
     there = (winner > 0) & (last.max(axis=0) > NO_SCORE)
-    place, columns = np.maximum(winner - 1, 0) + LISTED, np.arange(pieces)
-    rows = np.minimum(place, len(values) - 1)
+    index, columns = np.maximum(winner - 1, 0) + LISTED, np.arange(pieces)
+    rows = np.minimum(index, len(values) - 1)
     fifth = np.where(values[LISTED] > NO_SCORE, values[LISTED], NO_SCORE) if len(values) > LISTED else NO_SCORE
     other = [
         np.where(there, last.max(axis=0), NO_SCORE),
@@ -226,7 +226,7 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
     pieces, inverse, min_p = len(best), reals[INVERSE_TEMPERATURE], reals[MIN_P]
     # The five candidates of each piece, the last one unlisted, and the fifth.
     logits = np.concatenate([best, other[:, 2:3], facts[:, 3:]], axis=1)
-    candidate, fifth, place = LISTED, LISTED + 1, np.array([*range(LISTED + 1), LISTED])
+    candidate, fifth, column = LISTED, LISTED + 1, np.array([*range(LISTED + 1), LISTED])
     with np.errstate(over="ignore", invalid="ignore"):  # infinite logits show in the scores
         weights = np.exp((logits - best.max()) * inverse)
     hidden = np.maximum(0, -(-(vocab - np.arange(pieces)) // pieces) - LISTED)
@@ -235,7 +235,7 @@ def _ranks_of(best: Array, facts: Array, other: Array, vocab: int, top_k: int, r
     larger = (best > logits[..., None, None]) & apart  # of [candidate, listed token of another piece]
     level = (best == logits[..., None, None]) & apart
     own_sums = np.concatenate([np.zeros((pieces, 1)), np.cumsum(kept, axis=1)], axis=1)
-    count, mass = larger.sum(axis=(2, 3)) + place, (larger * kept).sum(axis=(2, 3)) + own_sums[:, place]
+    count, mass = larger.sum(axis=(2, 3)) + column, (larger * kept).sum(axis=(2, 3)) + own_sums[:, column]
     more, more_mass = level.sum(axis=(2, 3)), (level * kept).sum(axis=(2, 3))
     ahead = (facts[:, 3] >= logits[..., None]) & apart[..., 0]
     more, more_mass = more + (ahead * hidden).sum(axis=2), more_mass + (ahead * rest).sum(axis=2)

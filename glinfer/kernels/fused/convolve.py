@@ -14,7 +14,7 @@ import numpy as np
 
 from glinfer.gl.layouts.blocks import blocks_for
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout, expect_table
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, padded, places_in
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, padded, positions_in
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, op
 
 PARTS = 3
@@ -80,12 +80,12 @@ def _oracle_conv(inputs: Mapping[str, Array], params: Params, size: tuple[int, i
     x, length, width = gathered(inputs, params, size[0]), int(params["LENGTH"]), size[1]
     kept, taps = float64(inputs, ["inputs", "taps"])
     b, gates, given = x.reshape(len(x), PARTS, -1)[:, :, :width].transpose(1, 0, 2)
-    places, ring, found = places_in(inputs, params), int(params["RING"]), np.zeros((len(x), width))
-    for row, (position, base) in enumerate(places[: len(x)]):
+    positions, ring, found = positions_in(inputs, params), int(params["RING"]), np.zeros((len(x), width))
+    for row, (position, base) in enumerate(positions[: len(x)]):
         sequence, offset = divmod(base, int(params["EVERY"]))
         sums = taps[length].copy() if params["BIASED"] else np.zeros(width)
         for back in range(min(length - 1, position), -1, -1):
-            if params["TOGETHER"] and back <= row and places[row - back] == (position - back, base):
+            if params["TOGETHER"] and back <= row and positions[row - back] == (position - back, base):
                 seen = b[row - back] * given[row - back]
             else:
                 seen = kept[sequence * ring + (offset + position - back) % ring]

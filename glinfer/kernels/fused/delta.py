@@ -594,7 +594,7 @@ def _oracle_correct(inputs: Mapping[str, Array], params: Params, size: tuple[int
     return found
 
 
-def _folded_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+def _folded_rows(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     heads = DeltaHeads.of(params)
     folding = [row for row in rows_of(inputs, params, rows) if row.folds(params)]
     starts = np.array([row.sequence * heads.state_rows for row in folding], np.intp)
@@ -608,7 +608,7 @@ def _parts_of_fold(params: Params) -> Mapping[str, Part]:
     return {"cache": Part(SPAN * folds), "state": Part(DeltaHeads.of(params).rule.key * folds)}
 
 
-_FOLD: dict[str, Any] = {"integers": ("rows",), "places": _folded_places, "parts": _parts_of_fold}
+_FOLD: dict[str, Any] = {"integers": ("rows",), "rows_written": _folded_rows, "parts": _parts_of_fold}
 
 
 @op("delta_fold", ("cache", "state"), ("rows",), widths("mixed", "values"), **_FOLD)

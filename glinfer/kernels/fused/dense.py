@@ -12,7 +12,7 @@ from glinfer.errors import PlanError
 from glinfer.gl.layouts.blocks import BLOCK_FLOATS, BlockLayout, blocks_for
 from glinfer.gl.layouts.grouped import GroupedLayout, line_texels, rounds_for
 from glinfer.gl.layouts.packing import ConstantLayout, GemvLayout
-from glinfer.kernels.flat.rotate import turned_pairs
+from glinfer.kernels.flat.rotate import rotated_pairs
 from glinfer.kernels.fused.draws import Defines, Inputs, expect_table
 from glinfer.kernels.fused.low_rank import LowRankSum, low_rank_rows
 from glinfer.kernels.fused.rows import RowInterleaved, padded
@@ -115,7 +115,7 @@ class RawRows:
 
 
 @dataclass(frozen=True)
-class Turning:
+class Rotation:
     """The outputs that rotary positions rotate, in adjacent pairs.
 
     Attributes:
@@ -127,7 +127,7 @@ class Turning:
         positions: rows of each set of angles if the table has two sets, else 0.
         apart: whether queries have their own cosines and sines.
         by_row: whether the table has a row for each row of a run, in place of positions.
-        back: whether rows after an image turn by an earlier position than theirs.
+        back: whether rows after an image have the angles of an earlier position.
     """
 
     table: TensorSpec | None
@@ -279,7 +279,7 @@ def dense_rows(inputs: Mapping[str, Array], params: Params, x: Array, norms: Arr
     y = activate(y, int(params["ACTIVATION"]))
     if params.get("OUTPUT_CAP"):
         y = soft_cap(y, float(params["OUTPUT_CAP"]))
-    return turned_rows(y, inputs["rope"].astype(np.float64), params, positions) if params.get("ROPE") else y
+    return rotated_rows(y, inputs["rope"].astype(np.float64), params, positions) if params.get("ROPE") else y
 
 
 def raw_rows(sums: Array, x: Array, params: Params) -> Array:
@@ -320,14 +320,14 @@ def weights_of(words: Array, consts: Array, params: Params) -> Array:
     return decode(words, consts[:, :4] if params["SCALED"] else None, format_name(params), inputs)
 
 
-def turned_rows(y: Array, table: Array, params: Params, positions: Array) -> Array:
+def rotated_rows(y: Array, table: Array, params: Params, positions: Array) -> Array:
     """For an oracle: the outputs with keys and queries rotated."""
     floats, keys, queries = (4 * int(params[name]) for name in ("HEAD_TEXELS", "KEY_TEXELS", "QUERY_AT"))
     apart = 4 * int(params.get("QUERY_TURNS", 0))
     found = y.copy()
     for start, end, first in ((0, keys, 0), (queries, y.shape[1], apart)):
-        turns = table[positions, None, first : first + floats]
+        angles = table[positions, None, first : first + floats]
         by_head = y[:, start:end].reshape(len(y), -1, floats)
-        turned = turned_pairs(by_head, turns[..., 0::2], turns[..., 1::2], interleaved=True)
-        found[:, start:end] = turned.reshape(len(y), -1)
+        rotated = rotated_pairs(by_head, angles[..., 0::2], angles[..., 1::2], interleaved=True)
+        found[:, start:end] = rotated.reshape(len(y), -1)
     return found

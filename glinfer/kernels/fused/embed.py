@@ -10,7 +10,7 @@ from glinfer.gl.layouts.blocks import BLOCK_FLOATS
 from glinfer.gl.layouts.grouped import GroupedLayout, rounds_for
 from glinfer.kernels.fused.dense import grouped_defines
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import CHOSEN, PLACE, POSITION, TOKEN, X_ROWS, RowInterleaved, check_listed, gathered
+from glinfer.kernels.fused.rows import CHOSEN, LEARNED, POSITION, TOKEN, X_ROWS, RowInterleaved, check_listed, gathered
 from glinfer.kernels.fused.sample import best_candidate
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import block_format
@@ -77,7 +77,7 @@ def embed(
     wte [V, D] is a table of rows or a packed matrix, wpe [S, D] a table of rows or None. The table ``rows`` gives token
     and position (see :mod:`glinfer.kernels.fused.rows`), and the token CHOSEN stands for the best candidate in slot r
     of ``picks`` [rows, 64] (see :mod:`glinfer.kernels.fused.sample`). With ``typed`` the word
-    :data:`glinfer.kernels.fused.rows.PLACE` selects the row of wpe, not the position. Where a token is beyond the
+    :data:`glinfer.kernels.fused.rows.LEARNED` selects the row of wpe, not the position. Where a token is beyond the
     vocabulary, ``out[r] = images[r]``, a table [rows, D].
 
     Without ``rows`` there is one row. Run values: position; token, or -1 for the best candidate in slot position - 1.
@@ -138,10 +138,10 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     if "images" in inputs:
         found = np.where(tokens[:, None] < len(table), found, float64(inputs, ["images"])[0][:rows])
     if params["POSITIONS"]:
-        (wpe,), word = float64(inputs, ["wpe"]), PLACE if params.get("TYPED") else POSITION
-        places = inputs["rows"][:rows, word] if "rows" in inputs else int(params["position"])
+        (wpe,), word = float64(inputs, ["wpe"]), LEARNED if params.get("TYPED") else POSITION
+        learned = inputs["rows"][:rows, word] if "rows" in inputs else int(params["position"])
         # Padding rows of the last slot may have positions beyond the table; their results are ignored.
-        found = found + wpe[np.minimum(places, len(wpe) - 1)]
+        found = found + wpe[np.minimum(learned, len(wpe) - 1)]
     return found
 
 

@@ -68,14 +68,14 @@ def group_draws(
     *,
     targets: int,
 ) -> tuple[DrawSpec, DrawSpec, DrawSpec]:
-    """The three passes that arrange ``route``'s choices of rows in groups of ``targets`` places.
+    """The three passes that arrange ``route``'s choices of rows in groups of ``targets`` rows.
 
     Args:
         tally: [1 + spans, experts], the number of choices of each expert: row 0 for all rows, row 1 + s for rows
             ``SPAN · s`` to ``SPAN · s + SPAN - 1``, so that the other passes examine few choices one by one.
-        places: [rows, 4 · used] = (expert, weight, place, 0) of each choice, place = targets · group + place in the
+        places: [rows, 4 · used] = (expert, weight, index, 0) of each choice, index = targets · group + row in the
             group. Groups of expert 0 come first, and choices of an expert are in the order of rows.
-        chosen: [groups, 4 · targets] = (row, expert, 1, 0) of each place of a group; an empty place has 0 as row and
+        chosen: [groups, 4 · targets] = (row, expert, 1, 0) of each row of a group; an empty row has 0 as row and
             third, and an unused group only zeros.
     """
     counts = {"EXPERTS": experts.count, "EXPERT_TEXELS": -(-experts.count // 4), "USED": experts.used}

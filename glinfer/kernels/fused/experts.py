@@ -62,7 +62,7 @@ def mix_experts(
     """``out[r] = sum over i of weight[r, i] · x[r, i] + bias + residual[r]`` for the rows of a pass.
 
     x [rows, used · D], each part padded to whole blocks, and choice [rows, 4 · used] have a row a slot. Or
-    ``gemm`` wrote x [groups · T, D], interleaved, and ``place_experts`` the choice, with the places of its rows
+    ``gemm`` wrote x [groups · T, D], interleaved, and ``place_experts`` the choice, with the indices of its rows
     (:mod:`glinfer.kernels.fused.expert_groups`). out [rows, D] and residual are interleaved, bias is [1, D].
     Without ``residual`` blending adds to out, unless the sum is ``alone``. Rows from number ``rows`` on are padding:
     nothing is added.

@@ -16,7 +16,7 @@ from glinfer.gl.layouts.matrix import Extent
 from glinfer.kernels.fused.dense import (
     Matrix,
     RawRows,
-    Turning,
+    Rotation,
     dense_defines,
     dense_inputs,
     dense_rows,
@@ -29,7 +29,7 @@ from glinfer.kernels.fused.dense import (
 from glinfer.kernels.fused.draws import Defines, Inputs, block_draw
 from glinfer.kernels.fused.low_rank import CHOICE_FLOATS, LORA_SAMPLERS, check_low_rank
 from glinfer.kernels.fused.norms import norm_floats, norms_in
-from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, Vectors, gathered, padded, turned_by
+from glinfer.kernels.fused.rows import R_ROWS, X_ROWS, RowInterleaved, Vectors, gathered, padded, rotary_rows
 from glinfer.kernels.routing import experts_read, gate_defines
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, looked_up, op
 from glinfer.quant.formats import WORD_FORMATS
@@ -45,7 +45,7 @@ def gemm(
     first: Extent = 0,
     norm_eps: float | None = None,
     norms: TensorSpec | None = None,
-    turning: Turning | None = None,
+    rotation: Rotation | None = None,
     rows: TensorSpec | None = None,
     residual: RowInterleaved | None = None,
     activation: str = "none",
@@ -65,7 +65,7 @@ def gemm(
     ``first`` of out is written. With ``norm_eps`` norm is 1 / sqrt(mean(x²) + eps): RMSNorm (Zhang and
     Sennrich 2019), or LayerNorm if x has mean zero or the constants hold the weights' sums; ``norms`` is the output of
     :func:`glinfer.kernels.fused.norms.row_norms` instead. A gated matrix gives ``out = activation(gate) · up``. With
-    ``turning`` queries and keys are rotated, by the positions in the table ``rows``, or one row by the run value
+    ``rotation`` queries and keys are rotated, by the positions in the table ``rows``, or one row by the run value
     position. ``cap`` is the bound c of a final c · tanh(y / c); 0 for none.
 
     With ``experts`` the matrix stacks the matrices of all experts, each padded to whole blocks; ``experts`` bounds its
@@ -85,7 +85,7 @@ def gemm(
     if norms is not None and norm_eps is not None:
         raise PlanError(f"draw {name}: norms need no norm_eps")
     targets = out if isinstance(out, RowInterleaved) else RowInterleaved((out,))
-    inputs, defines = _rows_in(name, x, matrix, turning, rows, alone=alone, raw=raw)
+    inputs, defines = _rows_in(name, x, matrix, rotation, rows, alone=alone, raw=raw)
     inputs |= {"norms": norms, "choice": choice, "chosen": chosen}
     defines += [("ALONE", int(alone)), *half_defines(targets.layout)]
     defines += dense_defines(draw, matrix, norm_eps=norm_eps, activation=activation, cap=cap, raw=raw)
@@ -100,8 +100,8 @@ def gemm(
         defines.append(("UNROLL", math.gcd(steps // parts, draw.kernels.unroll)))
     defines += given(PARTS=parts if parts > 1 else None)
     per_run = () if low_rank is None else low_rank.per_run
-    if alone and turning is not None:
-        per_run = (("position", turning.run_value), *per_run)
+    if alone and rotation is not None:
+        per_run = (("position", rotation.run_value), *per_run)
     how: dict[str, Any] = {"first": first, "instances": parts, "adds": adds, "clears": clears, "per_run": per_run}
     how |= {"quad": matrix.quad, "cells": not (alone or isinstance(out, TensorSpec))}
     return block_draw(draw, "gemm", inputs, targets, defines, uniforms=(("share", steps // parts),), **how)
@@ -111,7 +111,7 @@ def _rows_in(
     name: str,
     x: Vectors | RawRows,
     matrix: Matrix,
-    turning: Turning | None,
+    rotation: Rotation | None,
     rows: TensorSpec | None,
     *,
     alone: bool,
@@ -122,12 +122,12 @@ def _rows_in(
     defines: Defines = [("TOGETHER", int(isinstance(x, TensorSpec)))]
     defines += x.defines(name) if isinstance(x, RawRows) else []
     inputs |= dense_inputs(matrix, raw=raw)
-    if turning is None:
+    if rotation is None:
         return {**inputs, "rows": None if matrix.low_rank is None else matrix.low_rank.rows}, defines
     if rows is None and not alone:
         raise PlanError(f"draw {name}: rotary positions need the table of rows")
-    inputs |= {**turning.inputs(name), "rows": None if alone or turning.by_row else rows}
-    return inputs, [*defines, *turning.defines]
+    inputs |= {**rotation.inputs(name), "rows": None if alone or rotation.by_row else rows}
+    return inputs, [*defines, *rotation.defines]
 
 
 def _expert_defines(name: str, matrix: Matrix, experts: Experts) -> Defines:
@@ -242,7 +242,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         norms = norms_in(float64(inputs, ["norms"])[0][: size[0]], rows)
     positions = np.full(count, int(params.get("position", 0)))
     if params.get("ROPE") and not params["ALONE"]:  # padding rows may be beyond the last position
-        positions = turned_by(inputs, params, count)
+        positions = rotary_rows(inputs, params, count)
     y = dense_rows(inputs, params, x, norms, positions)
     y = raw_rows(y, x, params) if params.get("RAW") else y[:, : size[1]]
     return y + gathered(inputs, params, size[0], "r") if "r0" in inputs else y

@@ -196,7 +196,7 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
         chosen = np.asarray(inputs["choice"])[: size[0]].reshape(size[0], used, -1)[:, :, 0].astype(np.intp)
     matrices, found = down.reshape(-1, experts, ranks, down.shape[1]), np.zeros((size[0], used, ranks))
     for row, number in enumerate(adapters_of(inputs, params, size[0])):
-        for place, expert in enumerate(chosen[row] if number else ()):
-            own = x[row, part * place : part * place + width]
-            found[row, place] = matrices[number - 1, expert, :, :width] @ own
+        for index, expert in enumerate(chosen[row] if number else ()):
+            own = x[row, part * index : part * index + width]
+            found[row, index] = matrices[number - 1, expert, :, :width] @ own
     return found.reshape(size)

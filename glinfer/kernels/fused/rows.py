@@ -15,7 +15,7 @@ word  holds
 4     the key of the noise for choosing the next token
 5     1 / temperature, the bits of a float32
 6     bits: 1 to sample the token, 0 for greedy; :data:`LONG` for a row that uses the second set of angles; from
-      :data:`BACK` on by how much the position that it turns by is below its own
+      :data:`BACK` on by how much the position of its angles is below its own
 7     in the table of :mod:`glinfer.kernels.fused.choice` the row of logits to choose from; for consecutive rows of a
       sequence its last held position, after which rows are padding
 ===== ==========================================================================
@@ -43,7 +43,7 @@ CHOICE_WORDS = slice(NOISE_KEY, SOURCE)
 """The words that control the choice of a token."""
 DRAWN, LONG, BACK = 1, 2, 4
 """Bits of the word NOISE."""
-PLACE, LAST = WANTED, SOURCE
+LEARNED, LAST = WANTED, SOURCE
 """For consecutive rows of a text, the word SOURCE holds the text's last position; in embedding models the word WANTED
 holds the row of the table of positions and token types."""
 
@@ -134,7 +134,7 @@ def check_listed(shapes: Shapes, params: Params) -> None:
     shapes.require(shapes.rows("rows") >= needed, f"the table has {shapes.rows('rows')} rows; expected {needed}")
 
 
-def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
+def rotary_rows(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
     """For an oracle: the row that each of ``count`` rows of a run uses in the table of angles.
 
     Rows after the end of a sequence are padding, and use at most the last row of angles.
@@ -148,7 +148,7 @@ def turned_by(inputs: Mapping[str, Array], params: Params, count: int) -> Array:
     return np.asarray(np.minimum(words[:, POSITION] + moved, rows - 1))
 
 
-def places_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int]]:
+def positions_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, int]]:
     """For an oracle: the position of each row, and the cache slot at which its sequence begins.
 
     A draw without a table has the one row at the run value position, in a sequence that begins in the first slot.
@@ -158,7 +158,7 @@ def places_in(inputs: Mapping[str, Array], params: Params) -> list[tuple[int, in
     return [(int(info[POSITION]), int(info[BASE])) for info in inputs["rows"]]
 
 
-def stored_places(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
+def stored_rows(inputs: Mapping[str, Array], params: Params, rows: int) -> Array:
     """For an oracle: the cache slots of the tokens of ``rows`` rows of a table, by default the first ones."""
     table = inputs["rows"][int(params.get("first_row", 0)) :][:rows].astype(np.intp)
     if "RING" not in params:

@@ -27,7 +27,7 @@ from glinfer.kernels.fused.cached import (
     values_of,
 )
 from glinfer.kernels.fused.draws import Inputs, block_draw, block_layout
-from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered, padded, stored_places
+from glinfer.kernels.fused.rows import BASE, LAST, POSITION, X_ROWS, RowInterleaved, gathered, padded, stored_rows
 from glinfer.kernels.published.attention import MASKED
 from glinfer.kernels.spec import Array, DrawSpec, Params, Part, Pass, Shapes, TensorSpec, float64, given, op
 from glinfer.quant.formats import GROUP
@@ -220,7 +220,7 @@ def _oracle_values(inputs: Mapping[str, Array], params: Params, size: tuple[int,
 _STORE: dict[str, Any] = {"either": ("output",)}
 
 
-@op("store_rows", ("rows",), X_ROWS, _check_store, ("rows",), places=stored_places, **_STORE)
+@op("store_rows", ("rows",), X_ROWS, _check_store, ("rows",), rows_written=stored_rows, **_STORE)
 @op("store_row", (), X_ROWS, _check_store, regions=X_ROWS, **_STORE)
 def _oracle_store(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     x = gathered(inputs, params)[int(params.get("first_row", 0)) :][: size[0]]
@@ -234,11 +234,11 @@ def _check_take(shapes: Shapes, params: Params) -> None:
     shapes.require(params["row"] < rows, f"there is no row {params['row']} of {rows}")
 
 
-def _part_taken(params: Params) -> Mapping[str, Part]:
+def _part_read(params: Params) -> Mapping[str, Part]:
     count = int(params["ROWS"])
     return {f"x{number}": Part(int(number == params["row"] % count)) for number in range(count)}
 
 
-@op("take_row", (), X_ROWS, _check_take, regions=("output",), parts=_part_taken)
+@op("take_row", (), X_ROWS, _check_take, regions=("output",), parts=_part_read)
 def _oracle_take(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) -> Array:
     return np.asarray(gathered(inputs, params)[int(params["row"])][None])

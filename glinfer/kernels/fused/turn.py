@@ -8,9 +8,9 @@ import numpy as np
 
 from glinfer.families.layer import Latent
 from glinfer.gl.layouts.matrix import Extent
-from glinfer.kernels.fused.dense import Turning, half_defines, turned_rows
+from glinfer.kernels.fused.dense import Rotation, half_defines, rotated_rows
 from glinfer.kernels.fused.draws import Inputs, block_draw, expect_table
-from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, turned_by
+from glinfer.kernels.fused.rows import X_ROWS, RowInterleaved, gathered, rotary_rows
 from glinfer.kernels.spec import Array, DrawSpec, Params, Pass, Shapes, TensorSpec, float64, given, looked_up, op
 
 
@@ -18,20 +18,20 @@ def turn_heads(
     draw: Pass,
     x: RowInterleaved,
     gains: TensorSpec,
-    turning: Turning,
+    rotation: Rotation,
     out: RowInterleaved,
     *,
     head_dim: int,
     eps: float,
     whole: bool = False,
     values: bool = False,
-    turned_first: bool = False,
+    rotated_first: bool = False,
     latent: Latent | None = None,
     low_at: int = 0,
     rows: TensorSpec | None,
     first: Extent = 0,
 ) -> DrawSpec:
-    """``out[r] = turned(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
+    """``out[r] = rotated(x[r] / sqrt(mean(x[r]²) + eps) · gains)`` for each head of keys and queries; values stay.
 
     With ``values`` their heads are divided too, without gains.
 
@@ -40,25 +40,25 @@ def turn_heads(
     of a row, and gains are [2, floats of all queries], padded with zeros for keys. Without a table of angles nothing is
     rotated. With a ``latent``, the last elements of each key and value, only these are divided, by their own mean; and
     queries by that of the vector they are made of, the ``latent.query_rank`` columns of x from ``low_at`` on, if any.
-    With ``turned_first`` heads are rotated before all this; then no angle may change lengths. With the table
+    With ``rotated_first`` heads are rotated before all this; then no angle may change lengths. With the table
     ``rows`` rows are rotated by their positions; without it one row, by the run value position, and written into slot
     ``first`` of out.
     """
-    alone, turns = rows is None, turning.table is not None
-    inputs: Inputs = {"x": x, "gains": expect_table(draw.name, gains), **turning.inputs(draw.name)}
-    inputs["rows"] = rows if turns and not turning.by_row else None
+    alone, rotates = rows is None, rotation.table is not None
+    inputs: Inputs = {"x": x, "gains": expect_table(draw.name, gains), **rotation.inputs(draw.name)}
+    inputs["rows"] = rows if rotates and not rotation.by_row else None
     defines = [
-        *turning.defines,
+        *rotation.defines,
         *half_defines(out.layout),
         ("ALONE", int(alone)),
         ("TEXELS", out.cols // 4),
         ("HEAD_DIM", head_dim),
         ("EPS", eps if latent is None else latent.eps),
-        *given(WHOLE=whole, VALUES=values, TURNED_FIRST=turned_first),
+        *given(WHOLE=whole, VALUES=values, TURNED_FIRST=rotated_first),
     ]
     if latent is not None:
         defines += [("LATENT", latent.rank), ("LOW", latent.query_rank), ("LOW_AT", low_at // 4)]
-    per_run = (("position", turning.run_value),) if alone and turns else ()
+    per_run = (("position", rotation.run_value),) if alone and rotates else ()
     return block_draw(draw, "turn_heads", inputs, out, defines, cells=not alone, first=first, per_run=per_run)
 
 
@@ -69,7 +69,7 @@ def _check(shapes: Shapes, params: Params) -> None:
     shapes.expect(X_ROWS, None, found)
     shapes.expect("gains", 2, cols - 4 * params["QUERY_AT"] if params.get("WHOLE") else 4 * params["HEAD_TEXELS"])
     shapes.expect("rope", None, 4 * (params["HEAD_TEXELS"] + params.get("QUERY_TURNS", 0)))
-    shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its place")
+    shapes.require(params["HEAD_DIM"] <= 4 * params["HEAD_TEXELS"], "a head is larger than its texels")
     if params["ALONE"] and params.get("ROPE"):
         shapes.require(params["position"] < shapes.rows("rope"), f"there is no position {params['position']}")
 
@@ -87,11 +87,11 @@ def _oracle(inputs: Mapping[str, Array], params: Params, size: tuple[int, int]) 
     x = gathered(inputs, params, size[0])
     (gains,) = float64(inputs, ["gains"])
     if "LATENT" in params:
-        return _turned(_latents_normed(x, gains, params)[:, : size[1]], inputs, params)
+        return _rotated(_latents_normed(x, gains, params)[:, : size[1]], inputs, params)
     x = x[:, : size[1]]
     if params.get("TURNED_FIRST"):
-        return _normed(_turned(x, inputs, params), gains, params)
-    return _turned(_normed(x, gains, params), inputs, params)
+        return _normed(_rotated(x, inputs, params), gains, params)
+    return _rotated(_normed(x, gains, params), inputs, params)
 
 
 def _normed(x: Array, gains: Array, params: Params) -> Array:
@@ -131,10 +131,10 @@ def _latents_normed(x: Array, gains: Array, params: Params) -> Array:
     return x / norms * factors
 
 
-def _turned(x: Array, inputs: Mapping[str, Array], params: Params) -> Array:
+def _rotated(x: Array, inputs: Mapping[str, Array], params: Params) -> Array:
     """Rows with keys and queries rotated by their positions, if they are."""
     if not params.get("ROPE"):
         return x
     (rope,) = float64(inputs, ["rope"])
     alone = np.full(len(x), int(params.get("position", 0)))
-    return turned_rows(x, rope, params, alone if params["ALONE"] else turned_by(inputs, params, len(x)))
+    return rotated_rows(x, rope, params, alone if params["ALONE"] else rotary_rows(inputs, params, len(x)))

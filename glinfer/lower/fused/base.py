@@ -35,7 +35,7 @@ class LoweringBase:
         cache_slots, every: slots of the caches, and of each sequence.
         hidden: the residual stream before and after a branch; the same tensors where blending adds to it in place.
         streams: the two tensors of the stream; the same where one is enough.
-        stores, normed_heads: whether a pass of its own puts keys and values into the cache, or normalises heads.
+        stores, normed_heads: whether a separate pass puts keys and values into the cache, or normalises heads.
         scores, stats: attention's scores, and their statistics where instances share its values.
         picks: the choices of the run before, where rows may take their tokens from these.
         in_bytes: whether keys and values are kept in bytes, and queries where they are computed.
@@ -45,7 +45,7 @@ class LoweringBase:
     """
 
     few = False
-    """Whether rows are too few to fill a GPU, so that products behind a norm are shared out too."""
+    """Whether rows are too few to fill a GPU, so that products after a norm are shared out too."""
     together = False
     """Whether rows may follow each other in a sequence."""
     table: TensorSpec | None = None
@@ -104,7 +104,7 @@ class LoweringBase:
         return self.rows(self.name_of("attn.qkv", layer), self.recipes.heads(layer).cols, self.cache_format.rows)
 
     def raw(self, layer: int) -> RowInterleaved:
-        """The same before heads are normalised and turned."""
+        """The same before heads are normalised and rotated."""
         return self.rows(self.name_of("attn.raw", layer), self.recipes.qkv_floats(layer))
 
     @property
@@ -208,7 +208,7 @@ class LoweringBase:
 
     def low_rank(self, recipe: Recipe) -> LowRankSum | None:
         """What adapters add to a product; None where they change none of its matrices."""
-        _, ranks = self.adapters.places(recipe)
+        _, ranks = self.adapters.ranges(recipe)
         if not ranks:
             return None
         down, up = (self.weight(f"{recipe.name}.{each}") for each in ("lora_down", "lora_up"))

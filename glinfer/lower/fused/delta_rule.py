@@ -44,7 +44,7 @@ def draw_delta_rule(
     inputs, cache, even, odd = (lowering.plan.laid_out(f"{name}.{each}", "cache", layouts[each]) for each in layouts)
     states = even, odd
 
-    # Queries, keys and values after the convolution. Rows in order get unit lengths in a pass of their own.
+    # Queries, keys and values after the convolution. Rows in order get unit lengths in a separate pass.
     solves = rows_in_order > 0 and not node.rule.scan
     raw, mixed = (lowering.row_vector(f"{kind}.{part}", heads.mixed) for part in ("raw", "given"))
     weight, decay = (lowering.weight(f"{name}.{part}") for part in ("taps", "decay"))

@@ -1,6 +1,6 @@
 """The plan ``encode``: whole texts at once, several in a run, and one vector of each.
 
-Each text begins in a slot of its own, and its rows see nothing of the others. All layers share
+Each text begins in its own slot, and its rows see nothing of the others. All layers share
 one texture for keys and values. After the last layer the vectors of a text's tokens are pooled, and multiplied by the
 model's dense matrices.
 """
@@ -105,7 +105,7 @@ class EncodeLowering(ChunkLowering):
         self.plan.draw(normalize_rows(self.in_slots(name, "normalize"), x, norms, gains, out, centred=centred))
 
     def after_mixing(self, layer: Layer, mixed: list[tuple[Branch, Vectors]]) -> None:
-        """Draw the rest of a layer, with its norms behind each sum where the family has them there."""
+        """Draw the rest of a layer, with its norms after each sum where the family has them there."""
         if layer.mixing.sum_norm is None:
             super().after_mixing(layer, mixed)
             return

@@ -1,6 +1,6 @@
 """The plan ``image``: the patches of a square of an image, which all see each other, and the rows that come of them.
 
-A row is a patch. Its first vector is that of its place, from the table of embeddings, plus the product of its pixels.
+A row is a patch. Its first vector is its position's, from the table of embeddings, plus the product of its pixels.
 After the last norm, neighbouring patches are joined to one row, whose product is a vector of the language model.
 """
 
@@ -25,7 +25,7 @@ _FIRST = 1024
 def image_plan(options: PlanOptions, patches: int | None = None) -> Plan:
     """The plan ``image`` of an image encoder.
 
-    Each run reads the table ``rows``, whose tokens are the places of the patches, and ``pixels.n``, the numbers of
+    Each run reads the table ``rows``, whose tokens are the positions of the patches, and ``pixels.n``, the numbers of
     patches n, n + T, …, for T targets. Patches that make one token are neighbours in the table. It leaves token t of
     the language model in row t of ``image.rows``. Inputs: those of :func:`glinfer.lower.fused.rows.chunk_plan`, and
     ``texts``, the number of tokens.

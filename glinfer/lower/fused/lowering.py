@@ -1,6 +1,6 @@
 """The fused draws of each part of a layer, for one row or for many: what all fast plans share.
 
-A norm is in the product after it; keys, values and queries are one product, and so are gate and up; heads are turned
+A norm is in the product after it; keys, values and queries are one product, and so are gate and up; heads are rotated
 where they are computed; and blending adds branches to the residual stream where that is faster.
 """
 
@@ -17,7 +17,7 @@ from glinfer.graph.nodes import Attention, Branch, Convolution, DeltaMixing, Exp
 from glinfer.kernels.fused.cached import cached_scores, cached_values
 from glinfer.kernels.fused.convolve import PARTS, short_conv
 from glinfer.kernels.fused.delta import input_layout
-from glinfer.kernels.fused.dense import RawRows, Turning
+from glinfer.kernels.fused.dense import RawRows, Rotation
 from glinfer.kernels.fused.embed import embed
 from glinfer.kernels.fused.experts import mix_experts, route
 from glinfer.kernels.fused.gemm import gemm
@@ -132,23 +132,23 @@ class Lowering(LoweringBase):
 
     def keys_and_values(self, layer: int, node: Attention, cache: TensorSpec) -> None:
         """Draw keys, values and queries of a layer, and keep keys and values in its cache."""
-        recipe, turning, name = self.recipes.qkv(layer), self.turning(layer, node), f"h.{layer}.attn"
+        recipe, rotation, name = self.recipes.qkv(layer), self.rotation(layer, node), f"h.{layer}.attn"
         straight = not self.stores and node.of.source is None
         out, clears = (RowInterleaved((cache,)), "rows") if straight else (self.qkv(layer), "all")
         first: dict[str, Any] = {"first": "position"} if straight else {}
         x = self.rounded(recipe, self.hidden[0])
         if not self.normed_heads:
             shared = self.shared(self.shared_norm_parts(recipe, cache), clears)
-            self.product(recipe, x, out, turning=turning, **first, **shared)
+            self.product(recipe, x, out, rotation=rotation, **first, **shared)
         else:
-            assert turning is not None
+            assert rotation is not None
             raw = self.raw(layer)
             self.product(recipe, x, raw)
             how: dict[str, Any] = {"head_dim": node.of.head_dim, "eps": self.config.layer_norm_eps, **first}
-            how |= {"whole": node.whole, "values": node.of.value_norms, "turned_first": node.of.turned_first}
+            how |= {"whole": node.whole, "values": node.of.value_norms, "rotated_first": node.of.rotated_first}
             how |= {"latent": node.of.latent, "low_at": self.recipes.gates_at}
             gains, draw = self.weight(f"{name}.qkv.turn"), self.in_slots(f"{name}.turn")
-            self.plan.draw(turn_heads(draw, raw, gains, turning, out, rows=self.table, **how))
+            self.plan.draw(turn_heads(draw, raw, gains, rotation, out, rows=self.table, **how))
         heads = self.recipes.heads(layer)
         self.name_heads(layer, "q", heads.count, heads.queries_at, straight=straight)
         if node.of.source is not None:
@@ -161,16 +161,16 @@ class Lowering(LoweringBase):
     def name_heads(self, layer: int, letter: str, heads: int, start: int, *, straight: bool = True) -> None:
         """Name queries, keys or values, which the last draw has written, ``straight`` into the cache or not."""
         dim = self.config.layer(layer).head_dim
-        order = () if letter == "v" else tuple(map(int, self.recipes.turned_places(dim)))
+        order = () if letter == "v" else tuple(map(int, self.recipes.rotary_index(dim)))
         view = View(dim, heads, 0, head_floats(dim), start, order, rows="position" if straight else "only")
         self.value(f"blocks.{layer}.attn.{letter}", view)
 
-    def turning(self, layer: int, node: Attention) -> Turning | None:
-        """The outputs that a layer turns by their positions or normalises; None where it does neither."""
+    def rotation(self, layer: int, node: Attention) -> Rotation | None:
+        """The outputs that a layer rotates or normalises; None where it does neither."""
         heads, rope = self.recipes.heads(layer), node.of.rope
         if rope is not None:
-            return Turning(keys=heads.kv_floats, queries=heads.queries_at, **self.angles(rope))
-        return None if node.q_norm is None else Turning(None, heads.kv_floats, heads.queries_at, heads.floats)
+            return Rotation(keys=heads.kv_floats, queries=heads.queries_at, **self.angles(rope))
+        return None if node.q_norm is None else Rotation(None, heads.kv_floats, heads.queries_at, heads.floats)
 
     def angles(self, rope: Rope) -> dict[str, Any]:
         """The table of angles, and how rows are found in it."""
@@ -257,7 +257,7 @@ class Lowering(LoweringBase):
             assert self.branch is not None
             self.product(recipe, x, self.branch, **self.shared(self.parts_of(recipe), "all"))
             draw = self.in_slots(recipe.named(recipe.post_kind))
-            self.norm(draw, self.branch, self.weight(draw.name), out, residual=apart_from(out, residual))
+            self.norm(draw, self.branch, self.weight(draw.name), out, residual=separate_from(out, residual))
         elif residual is not out:
             self.product(recipe, x, out, residual=residual)
         else:
@@ -314,9 +314,9 @@ class Lowering(LoweringBase):
         bias, post_norm = self.weight_if_any(f"{name}.sum_bias"), recipes.down(layer).post_norm
         if post_norm and inner is not None:
             raise PlanError(
-                f"layer {layer} has an MLP beside its experts, and a norm after their sum; no draw adds both"
+                f"layer {layer} has an MLP next to its experts, and a norm after their sum; no draw adds both"
             )
-        total, added = (self.branch, None) if post_norm else (out, apart_from(out, residual))
+        total, added = (self.branch, None) if post_norm else (out, separate_from(out, residual))
         assert total is not None
         rows, alone = self.counted, bool(post_norm)
         mix = mix_experts(draw, parts, choice, total, experts, residual=added, rows=rows, alone=alone, bias=bias)
@@ -324,7 +324,7 @@ class Lowering(LoweringBase):
         if post_norm:
             gains = self.weight(f"{name}.post_norm")
             draw = self.in_slots(gains.name)
-            self.norm(draw, total, gains, out, residual=apart_from(out, residual))
+            self.norm(draw, total, gains, out, residual=separate_from(out, residual))
 
     def add_normed(
         self, layer: int, shared: RowInterleaved, chosen: RowInterleaved, residual: RowInterleaved, out: RowInterleaved
@@ -334,7 +334,7 @@ class Lowering(LoweringBase):
         for part, x, to, beside in (
             ("shared", shared, first, None),
             ("chosen", chosen, both, first),
-            ("sum", both, out, apart_from(out, residual)),
+            ("sum", both, out, separate_from(out, residual)),
         ):
             draw = self.in_slots(f"h.{layer}.mlp.norm.{part}", "mlp.post_norm")
             self.norm(draw, x, self.weight(draw.name), to, residual=beside, alone=part == "shared")
@@ -352,7 +352,7 @@ class Lowering(LoweringBase):
         name, found = f"h.{layer}.mlp.shared", self.rows("mlp.shared_out", out.cols)
         self.product(self.recipes.apart(layer)[1], inner, found)
         choice, only = self.row_vector("mlp.shared_choice", CHOICE_FLOATS), Experts(1, 1, normed=False)
-        draw, added = self.in_slots(f"{name}.mix", "mlp.mix"), apart_from(out, residual)
+        draw, added = self.in_slots(f"{name}.mix", "mlp.mix"), separate_from(out, residual)
         self.plan.draw(
             route(self.in_rows(f"{name}.choice", "mlp.choice"), logits, choice, alone),
             mix_experts(draw, found, choice, out, only, residual=added, rows=self.counted),
@@ -394,7 +394,7 @@ class Lowering(LoweringBase):
     @cached_property
     def raw_inner(self) -> bool:
         """Whether the MLP's first product leaves bare sums, which no adapter reads, nor adds to after the norm."""
-        kernels, first, recipes, places = self.kernels, self.graph.layer(0).mlp, self.recipes, self.adapters.places
+        kernels, first, recipes, ranks = self.kernels, self.graph.layer(0).mlp, self.recipes, self.adapters.ranges
         shares = self.few and kernels.part_steps > 0 and kernels.split_inner
         plain = isinstance(first.body, Mlp) and not first.body.alphas
         return (
@@ -403,7 +403,7 @@ class Lowering(LoweringBase):
             and not first.norm.rounded
             and plain
             and not any(
-                places(recipes.down(layer))[1] or (places(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
+                ranks(recipes.down(layer))[1] or (ranks(up := recipes.up(layer))[1] and recipes.norm_is_biased(up))
                 for layer in (range(self.config.num_hidden_layers) if self.adapters.names else ())
             )
         )
@@ -418,6 +418,6 @@ class Lowering(LoweringBase):
         return self.parts_of(recipe) if shared and self.few else 1
 
 
-def apart_from(out: RowInterleaved, added: RowInterleaved | None) -> RowInterleaved | None:
+def separate_from(out: RowInterleaved, added: RowInterleaved | None) -> RowInterleaved | None:
     """Rows that a pass has to add; None if blending adds to them, as they are in its targets."""
     return None if added is None or added.names == out.names else added

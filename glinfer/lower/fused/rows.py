@@ -179,7 +179,7 @@ class _RowsLowering(Lowering):
         Where adapters change experts, each row is computed by itself, as its expert's adapter is its own.
         """
         up, down = self.recipes.up(layer), self.recipes.down(layer)
-        adapted = any(self.adapters.places(each)[1] for each in (up, down))
+        adapted = any(self.adapters.ranges(each)[1] for each in (up, down))
         most = self.plan.max_rows
         if self.few or adapted or most <= self.few_expert_rows or most * experts.used < experts.count:
             return super().expert_products(layer, experts, x, choice)
@@ -187,17 +187,17 @@ class _RowsLowering(Lowering):
         groups = most_groups(self.most_rows, targets, experts)
         tally = self.whole_vector("row.mlp.tally", tally_rows(self.most_rows), experts.count)
         chosen = self.whole_vector("row.mlp.groups", groups, CHOICE_FLOATS * targets)
-        places = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
+        rows = self.row_vector("mlp.places", CHOICE_FLOATS * experts.used)
         inner = self.dealt("row.mlp.inner", groups, config.intermediate_size)
         parts = self.dealt("row.mlp.parts", groups, config.hidden_size)
         norm: dict[str, Any] = {"norm_eps": self.recipes.norm_eps(up), "activation": config.hidden_act}
         first, second = (Pass(each.name, self.kernels, rows=groups) for each in (up, down))
         self.plan.draw(
-            *group_draws(self.in_rows(name), choice, tally, places, chosen, experts, targets=targets),
+            *group_draws(self.in_rows(name), choice, tally, rows, chosen, experts, targets=targets),
             gemm(first, x, self.matrix(up), inner, experts=experts, chosen=chosen, **norm),
             gemm(second, inner, self.matrix(down), parts, experts=experts, chosen=chosen),
         )
-        return parts, places
+        return parts, rows
 
     @property
     def few_expert_rows(self) -> int:
@@ -206,7 +206,7 @@ class _RowsLowering(Lowering):
 
 
 def few_chunk_rows(options: PlanOptions) -> int:
-    """The most tokens of a prompt that take less time in a plan of their own, where experts take rows one by one."""
+    """The most tokens of a prompt that take less time in a separate plan, where experts take rows one by one."""
     most = [SPAN] if delta_layers(options.config) else []
     return _few_rows(options, min(options.kernels.chunk, options.config.max_position_embeddings, *most))
 
@@ -267,7 +267,7 @@ class ChunkLowering(_RowsLowering):
 
     @property
     def few_expert_rows(self) -> int:
-        """As of the largest plan, so that a smaller one beside it is for rows that go one by one."""
+        """As of the largest plan, so that a smaller one next to it is for rows that go one by one."""
         return self._few_chunk_rows
 
     def further_values(self, rows: int) -> list[RunValue]:
@@ -311,7 +311,7 @@ class ChunkLowering(_RowsLowering):
         return mixed
 
     def norms_of(self, recipe: Recipe, x: Vectors | RawRows) -> dict[str, Any]:
-        """Draw the norms of a product's rows in a pass of their own, unless rows are few."""
+        """Draw the norms of a product's rows in a separate pass, unless rows are few."""
         if self.few:
             return super().norms_of(recipe, x)
         assert isinstance(x, RowInterleaved)
@@ -356,7 +356,7 @@ class ChunkLowering(_RowsLowering):
         self.hidden = out, out if self.in_place else before
 
     def angles(self, rope: Rope) -> dict[str, Any]:
-        """The angles of each row, where tokens of images turn by rows and columns; otherwise those of positions."""
+        """The angles of each row, by row and column for tokens of images; otherwise by position."""
         if not self._pictured or not self.options.sections:
             return super().angles(rope)
         return {"table": self._by_token(ROW_ANGLES, self.recipes.rope_floats(rope)), "by_row": True}

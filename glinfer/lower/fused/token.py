@@ -31,7 +31,7 @@ def fast_plan(options: PlanOptions) -> Plan:
     Inputs: ``position`` of the token in the sequence; ``token``, its id, or -1 for the token that the run before
     chose; ``noise`` (0 or 1), ``inverse_temperature`` and ``noise_key`` for the choice of the next token, see
     :func:`glinfer.kernels.fused.sample.pick`; and where the model has two sets of angles, ``long``: 1 for a text that
-    turns by the second.
+    has the second.
 
     Raises:
         PlanError: there is no such format, or something does not fit a texture.

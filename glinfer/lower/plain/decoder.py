@@ -342,11 +342,11 @@ class _PlainLowering:
                     self.copy(f"{name}.{part}", "attn.parts", each, (rows, heads * dim), axes, col_offset=offset)
                     for part, offset in (("q_alone", 0), ("gate", dim))
                 )
-            if (norm is not None and not node.of.turned_first) or (letter == "v" and node.of.value_norms):
+            if (norm is not None and not node.of.rotated_first) or (letter == "v" and node.of.value_norms):
                 each = self.head_norm(step, node, norm or "rms", each, count)
             if letter != "v" and node.of.rope is not None:
-                each = self.turn(step, self.rope(node.of.rope, queries=letter == "q"), each, count)
-            if norm is not None and node.of.turned_first:
+                each = self.rotated(step, self.rope(node.of.rope, queries=letter == "q"), each, count)
+            if norm is not None and node.of.rotated_first:
                 each = self.head_norm(step, node, norm, each, count)
             axes = [Axis(count, 0, dim), Axis(rows, 1, 0), Axis(dim, 0, 1)]
             keeps, shape = letter != "q" and self.number in self.sources, (count * rows, dim)
@@ -372,7 +372,7 @@ class _PlainLowering:
         """Draw the attention of a layer whose keys and values are products of a latent, for each head."""
         rows, heads, of, rope = self.rows, node.heads, node.widths, node.of.rope
         assert rope is not None
-        turned, apart, low = rope.dim, dict[str, TensorSpec](), x
+        rotary, apart, low = rope.dim, dict[str, TensorSpec](), x
 
         def part(step: str, of_rows: TensorSpec, pitch: int, first: int, width: int) -> TensorSpec:
             """Draw elements of each head, ``pitch`` apart; with a pitch of 0 all heads share them."""
@@ -380,11 +380,11 @@ class _PlainLowering:
             return self.copy(f"{name}.{step}", "attn.heads", of_rows, (heads * rows, width), axes, col_offset=first)
 
         def beside(step: str, of_rows: TensorSpec, count: int, pitch: int, first: int) -> TensorSpec:
-            """Draw the elements that turn, of ``count`` heads side by side, turned."""
-            axes = [Axis(rows, 1, 0), Axis(count, 0, pitch), Axis(turned, 0, 1)]
-            shape = rows, count * turned
+            """Draw the rotated elements of ``count`` heads side by side."""
+            axes = [Axis(rows, 1, 0), Axis(count, 0, pitch), Axis(rotary, 0, 1)]
+            shape = rows, count * rotary
             apart = self.copy(f"{name}.{step}_parts", "attn.parts", of_rows, shape, axes, col_offset=first)
-            return self.turn(f"{name}.{step}", self.rope(rope, queries=step == "q"), apart, count)
+            return self.rotated(f"{name}.{step}", self.rope(rope, queries=step == "q"), apart, count)
 
         def normed(step: str, norm: Norm, of_rows: TensorSpec) -> TensorSpec:
             """Draw the norm of a vector, and name it."""
@@ -400,13 +400,13 @@ class _PlainLowering:
         axes = [Axis(rows, 1, 0), Axis(of.rank, 0, 1)]
         latent = self.copy(f"{name}.latent", "attn.parts", both, (rows, of.rank), axes)
         kv = self.linear(f"{name}.kv_proj", "attn.kv_proj", node.kv, normed("latent", node.latent_norm, latent))
-        of_q, of_kv = of.key + turned, of.key + of.value
-        turns = {
-            "q": part("q_turns", beside("q", q, heads, of_q, of.key), turned, 0, turned),
-            "k": part("k_turns", beside("k", both, 1, turned, of.rank), 0, 0, turned),
+        of_q, of_kv = of.key + rotary, of.key + of.value
+        rotated = {
+            "q": part("q_turns", beside("q", q, heads, of_q, of.key), rotary, 0, rotary),
+            "k": part("k_turns", beside("k", both, 1, rotary, of.rank), 0, 0, rotary),
         }
         for letter, source, pitch in (("q", q, of_q), ("k", kv, of_kv)):
-            parts = [part(f"{letter}_stays", source, pitch, 0, of.key), turns[letter]]
+            parts = [part(f"{letter}_stays", source, pitch, 0, of.key), rotated[letter]]
             apart[letter] = self.scratch(f"{name}.{letter}", heads * rows, of_q)
             self.plan.draw(concat(Pass(f"{name}.{letter}", self.kernels, "attn.heads"), parts, apart[letter]))
             self.plan.value(f"{to}.{letter}", View(of_q, heads, rows))
@@ -425,7 +425,7 @@ class _PlainLowering:
         normed = self.normalize(f"{step}_norm", kind, norm, by_head, self.scratch(f"{step}_normed", *shape))
         return self.draw(repack, f"{step}_rows", kind, normed, out=x.shape)
 
-    def turn(self, step: str, table: TensorSpec, x: TensorSpec, heads: int) -> TensorSpec:
+    def rotated(self, step: str, table: TensorSpec, x: TensorSpec, heads: int) -> TensorSpec:
         """Draw the rotation of heads of queries or keys."""
         how: dict[str, Any] = {"interleaved": self.config.family.positions == "neighbours"}
         how["position"] = ANGLES if self.config.long_after else 0
@@ -446,7 +446,7 @@ class _PlainLowering:
         self.multiply(f"{name}.scores", "attn.scores", apart["q"], apart["k"], scores, product, finish)
         self.plan.value(f"{to}.scores", square)
         if sinks is not None:
-            self.probs_beside_sinks(name, sinks, scores)
+            self.probs_with_sinks(name, sinks, scores)
         else:
             self.normalize(f"{name}.probs", "attn.probs", "softmax", scores, probs)
         self.plan.value(f"{to}.probs", square)
@@ -456,16 +456,16 @@ class _PlainLowering:
         axes = [Axis(rows, 1, 0), Axis(heads, rows, 0), Axis(width, 0, 1)]
         return self.copy(f"{name}.joined", "attn.joined", mixed, (rows, heads * width), axes)
 
-    def probs_beside_sinks(self, name: str, sinks: ModelTensor, scores: TensorSpec) -> None:
+    def probs_with_sinks(self, name: str, sinks: ModelTensor, scores: TensorSpec) -> None:
         """Draw the softmax of rows of scores with the sink of their head as one more, which is then left out."""
-        places, rows = scores.shape
+        count, rows = scores.shape
         of_each_row = [Axis(sinks.shape[0], 0, 1), Axis(rows, 0, 0)]
-        column = self.copy(f"{name}.sinks", "attn.sinks", self.vector(sinks), (places, 1), of_each_row)
-        joined, shared = (self.scratch(f"{name}.{part}", places, rows + 1) for part in ("with_sinks", "shares"))
+        column = self.copy(f"{name}.sinks", "attn.sinks", self.vector(sinks), (count, 1), of_each_row)
+        joined, shared = (self.scratch(f"{name}.{part}", count, rows + 1) for part in ("with_sinks", "shares"))
         self.plan.draw(concat(Pass(f"{name}.with_sinks", self.kernels, "attn.sinks"), [scores, column], joined))
         self.normalize(f"{name}.shares", "attn.sinks", "softmax", joined, shared)
-        axes = [Axis(places, 1, 0), Axis(rows, 0, 1)]
-        self.copy(f"{name}.probs", "attn.probs", shared, (places, rows), axes)
+        axes = [Axis(count, 1, 0), Axis(rows, 0, 1)]
+        self.copy(f"{name}.probs", "attn.probs", shared, (count, rows), axes)
 
     def convolve(self, name: str, kind: str, conv: Linear, x: TensorSpec) -> TensorSpec:
         """Draw the convolution of each element over its tokens; its weights are [positions, D]."""
@@ -490,7 +490,7 @@ class _PlainLowering:
         return self.linear(f"{name}.out", "conv.out_proj", node.out, mixed)
 
     def delta(self, name: str, to: str, node: DeltaMixing, x: TensorSpec) -> TensorSpec:
-        """Draw the gated delta rule or the scan of a layer, behind its convolution."""
+        """Draw the gated delta rule or the scan of a layer, after its convolution."""
         rows, of = self.rows, node.rule
         kind = "ssm" if of.scan else "delta"
         apart = {

@@ -3,7 +3,7 @@
 Every consumer of the residual stream is a norm. LayerNorm takes the mean away, so in a model of floats the mean can be
 taken away where the stream is written: from each embedding, and from the columns of the output projections. Then
 LayerNorm is a division by the root mean square, gamma scales the columns of the next matrix, beta times that
-matrix is a bias, and a product takes the mean of squares in its own loop. The rows behind a norm are centred too, since
+matrix is a bias, and a product takes the mean of squares in its own loop. The rows after a norm are centred too, since
 with quantised writers the stream's mean is only nearly zero.
 
 Where the bits of a file are kept, gamma becomes a gain of the inputs, and the sum of a row's weights times gamma says
@@ -43,7 +43,7 @@ from glinfer.graph.nodes import (
 )
 from glinfer.kernels.fused.low_rank import RANK_STEP
 from glinfer.kernels.spec import Array
-from glinfer.lower.ropes import padded_turns, rope_of
+from glinfer.lower.ropes import padded_rotations, rope_of
 from glinfer.lower.weights.low_rank import AdapterRanks, down_matrix, up_matrix
 from glinfer.lower.weights.recipe import PADDING, Recipe, Recipes, Rows, channels_in_order, taken, weight_name
 from glinfer.quant.block_bytes import Bytes
@@ -100,8 +100,8 @@ class Weights(Recipes):
             yield self._embeddings("wte", self.graph.embeddings)
         if self.graph.per_layer_norm is not None:
             yield _gain("per_layer.gain", self.graph.per_layer_norm.name, config.hidden_size_per_layer_input)
-        if self.places:
-            yield Weight("wpe", _table(self.places, width, self.positions_format), FoldedWeights._places)
+        if self.position_rows:
+            yield Weight("wpe", _table(self.position_rows, width, self.positions_format), FoldedWeights._positions)
         for rope, name in self.ropes.items():
             layout = _table(config.angle_rows, self.rope_floats(rope) * (1 + rope.scales_queries))
             yield Weight(name, layout, partial(FoldedWeights._rope, rope=rope))
@@ -204,7 +204,7 @@ class Weights(Recipes):
             yield Weight(
                 f"{name}.norm", _table(1, recipe.width), lambda made: recipe.ordered(made._gain(recipe.rounded))[None]
             )
-        if ranks := adapters.places(recipe)[1]:
+        if ranks := adapters.ranges(recipe)[1]:
             count, each = len(adapters.names), ranks + RANK_STEP * self.norm_is_biased(recipe)
             layout = _words(count * recipe.experts * ranks, recipe.width, "f32", quads=False)
             yield Weight(f"{name}.lora_down", layout, lambda made: made._down(recipe))
@@ -218,7 +218,7 @@ def _table(rows: int, cols: int, form: str = "rgba32f") -> Callable[[bool, int],
 
 
 def _gain(name: str, norm: str, width: int, factor: float = 1.0) -> Weight:
-    """The gain of a norm in a pass of its own, times a factor, in one row."""
+    """The gain of a norm in a separate pass, times a factor, in one row."""
     return Weight(name, _table(1, width), lambda made: made._gain(norm)[None] * factor)
 
 
@@ -277,7 +277,7 @@ class FoldedWeights(Mapping[str, Array]):
     def _absorbed(self, node: LatentAttention, name: str) -> Array:
         """The product of queries, or of results, that has absorbed those of the latent and of the query's vector.
 
-        Rows of queries are those of each head on the latent, then those that turn; columns of results are latents.
+        Rows of queries are those of each head on the latent, then the rotary ones; columns of results are latents.
         """
         of, inputs = node.widths, self._take(weight_name(name)).shape[1]
         kv = self._take(weight_name(node.kv.name)) * self._gain(node.latent_norm.name)
@@ -285,8 +285,8 @@ class FoldedWeights(Mapping[str, Array]):
         if name == node.out.name:
             out = self._take(weight_name(name)).reshape(-1, node.heads, of.value)
             return np.concatenate([out[:, head] @ values[head] for head in range(node.heads)], 1).astype(np.float32)
-        stays, turns = np.split(self._take(weight_name(name)).reshape(node.heads, -1, inputs), [of.key], axis=1)
-        found = np.concatenate([keys.swapaxes(1, 2) @ stays, turns], axis=1).reshape(-1, inputs)
+        stays, rotary = np.split(self._take(weight_name(name)).reshape(node.heads, -1, inputs), [of.key], axis=1)
+        found = np.concatenate([keys.swapaxes(1, 2) @ stays, rotary], axis=1).reshape(-1, inputs)
         if node.low is not None and node.low_norm is not None:
             found = found * self._gain(node.low_norm.name) @ self._take(weight_name(node.low.name))
         return found.astype(np.float32)
@@ -444,15 +444,15 @@ class FoldedWeights(Mapping[str, Array]):
         in_threads(fill, range(0, len(halves), step))
         return halves
 
-    def _places(self) -> Array:
+    def _positions(self) -> Array:
         """Learned positions, [S, D]; with token types, their sums: those of the first type, then the second."""
         names, config, form = self._recipes.names, self._checkpoint.config, self._recipes.positions_format
         if not config.type_vocab_size:
             return self._table("wpe", weight_name(names.positions), form)
-        places = self._take(weight_name(names.token_types))[:, None]
+        sums = self._take(weight_name(names.token_types))[:, None]
         if not config.family.rotary:
-            places = places + self._take(weight_name(names.positions))
-        return self._stored("wpe", places.reshape(-1, config.hidden_size), form)
+            sums = sums + self._take(weight_name(names.positions))
+        return self._stored("wpe", sums.reshape(-1, config.hidden_size), form)
 
     def _norm_bias(self, norm: str) -> Wide:
         """The bias of a LayerNorm, or zeros."""
@@ -480,17 +480,17 @@ class FoldedWeights(Mapping[str, Array]):
         return np.stack([-np.exp(rates), *others])
 
     def _rope(self, rope: Rope) -> Array:
-        """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is turned by nothing.
+        """Cosine and sine of each pair of a head, [positions, head_floats]; the rest of a head is not rotated.
 
         Queries that are scaled have theirs after those of keys.
         """
         tables = (False, True)[: 1 + rope.scales_queries]
-        turns = (rope_of(self._checkpoint.config, rope, queries=queries) for queries in tables)
-        return np.concatenate([padded_turns(each, self._recipes.rope_floats(rope)) for each in turns], axis=1)
+        pairs = (rope_of(self._checkpoint.config, rope, queries=queries) for queries in tables)
+        return np.concatenate([padded_rotations(each, self._recipes.rope_floats(rope)) for each in pairs], axis=1)
 
     def _head_gains(self, node: Attention, layer: int) -> Array:
         """The gains of keys and of queries, in the order of a head's rows: of one head, or of all, then zeros."""
-        order = self._recipes.turned_head(node.of.head_dim)
+        order = self._recipes.rotated_head(node.of.head_dim)
         found = np.zeros((2, self._recipes.gain_floats(layer)), dtype=np.float32)
         if node.of.latent is not None:  # whose gain the products have absorbed
             return found + np.float32(1)
@@ -524,9 +524,9 @@ def _by_piece(
 
     def fill(piece: tuple[_Matrix, int, int, int]) -> None:
         source, above, start, end = piece
-        places = order[slice(*np.searchsorted(in_order, (above + start, above + end)))]
+        targets = order[slice(*np.searchsorted(in_order, (above + start, above + end)))]
         for array, rows in zip(found, make(read(source, start, end)), strict=True):
-            array[places] = rows[recipe.rows[places] - above - start]
+            array[targets] = rows[recipe.rows[targets] - above - start]
 
     pieces, above, step = [], 0, max(1, PIECE_WEIGHTS // sources[0].shape[1])
     for source in sources:

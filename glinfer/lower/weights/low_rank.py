@@ -1,9 +1,9 @@
-"""The arrays of LoRA adapters beside a product of the fast plans: all adapters of a model in two matrices.
+"""The arrays of LoRA adapters next to a product of the fast plans: all adapters of a model in two matrices.
 
 The first matrix, A, absorbs what folding adds to a weight: the gain of the norm before it, and for LayerNorm the
 mean; it has the columns of the product. The second one, B, has its rows, alpha / rank and the product's factor.
 A product of several matrices has the ranks of each one after the other; the rows of one are zero in those of others.
-Of a product with experts each expert has ranks of its own, in A one expert below the other, in B in the same columns.
+Of a product with experts each expert has its own ranks, in A one expert below the other, in B in the same columns.
 """
 
 from __future__ import annotations
@@ -79,15 +79,15 @@ class AdapterRanks:
             raise InputError(f"there is no adapter {name!r}; expected one of {', '.join((*self.names, BASE))}")
         return self.names.index(name) + 1
 
-    def places(self, recipe: Recipe) -> tuple[list[int], int]:
+    def ranges(self, recipe: Recipe) -> tuple[list[int], int]:
         """The first rank of each source of a product, and the ranks of all, rounded up; 0 where none is changed.
 
         With experts the ranks are those of one expert, and equal sources of all have the same first rank.
         """
         firsts, total, each = [], 0, len(recipe.sources) // recipe.experts
-        for place in range(each):
+        for index in range(each):
             firsts.append(total)
-            widest = max(self.ranks.get(weight_name(source), 0) for source in recipe.sources[place::each])
+            widest = max(self.ranks.get(weight_name(source), 0) for source in recipe.sources[index::each])
             # Whole texels, so that sums are added in one order whatever the ranks of the others.
             total += -(-widest // 4) * 4
         return firsts * recipe.experts, -(-total // RANK_STEP) * RANK_STEP
@@ -98,14 +98,14 @@ NO_ADAPTERS = AdapterRanks((), {})
 
 def down_matrix(recipe: Recipe, ranks: AdapterRanks, adapters: Sequence[Adapter], columns: int) -> Wide:
     """A of all adapters, one below the other, [adapters · experts · ranks, columns of sources], before any folding."""
-    firsts, each = ranks.places(recipe)
+    firsts, each = ranks.ranges(recipe)
     per_expert = len(recipe.sources) // recipe.experts
     found = np.zeros((len(adapters) * recipe.experts * each, columns))
     for number, adapter in enumerate(adapters):
-        for place, (source, first) in enumerate(zip(recipe.sources, firsts, strict=True)):
+        for index, (source, first) in enumerate(zip(recipe.sources, firsts, strict=True)):
             change = adapter.matrices.get(weight_name(source))
             if change is not None:
-                start = (number * recipe.experts + place // per_expert) * each + first
+                start = (number * recipe.experts + index // per_expert) * each + first
                 found[start : start + change.rank] = change.down
     return found
 
@@ -119,19 +119,19 @@ def up_matrix(
         recipe: the product.
         ranks, adapters: all adapters.
         rows: rows of each source.
-        behind: what each rank of all adapters is behind a norm whatever the input, [adapters · ranks]; then each
+        behind: what each rank of all adapters is after a norm whatever the input, [adapters · ranks]; then each
             adapter has 16 columns more, of which the first is B times that.
     """
-    firsts, each = ranks.places(recipe)
+    firsts, each = ranks.ranges(recipe)
     parts = []
     starts = np.cumsum([0, *rows])
     for number, adapter in enumerate(adapters):
         own = np.zeros((int(starts[-1]), each + (RANK_STEP if behind is not None else 0)))
-        for place, (source, first) in enumerate(zip(recipe.sources, firsts, strict=True)):
+        for index, (source, first) in enumerate(zip(recipe.sources, firsts, strict=True)):
             change = adapter.matrices.get(weight_name(source))
             if change is not None:
                 scaled = change.up.astype(np.float64) * (change.scale * recipe.scale)
-                own[starts[place] : starts[place + 1], first : first + change.rank] = scaled
+                own[starts[index] : starts[index + 1], first : first + change.rank] = scaled
         if behind is not None:
             own[:, each] = own[:, :each] @ behind[number * each : (number + 1) * each]
         parts.append(own)

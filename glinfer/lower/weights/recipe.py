@@ -3,7 +3,7 @@
 All families use the same steps. A matrix of floats is **folded**: it absorbs the gain and the bias of the norm before
 it, and for LayerNorm the mean. A matrix that its file has in half floats or blocks is **kept**: its bits stay, and the
 gain goes to the inputs instead. So does the gain of Gemma's rounded matrices. Rows are in the order in which passes
-write them: elements that rotary positions turn together lie side by side, heads are padded to whole quads, and blocks
+write them: elements that rotary positions rotate together lie side by side, heads are padded to whole quads, and blocks
 of gate and up alternate.
 """
 
@@ -69,7 +69,7 @@ class Recipe:
         kept: whether the file's bits are kept, so that nothing is folded in.
         apart: whether the gain of the norm before is not folded in, since rounding would lose the small ones.
         norm: name of the norm before the product, without ``.weight``; empty for none.
-        rounded: the same of a norm in a pass of its own, which rounds its results.
+        rounded: the same of a norm in a separate pass, which rounds its results.
         writes_stream: whether the outputs are added to the residual stream.
         post_norm: name of the norm after the product, before that sum; empty for none.
         scale: factor of the outputs, which goes into the matrix, or into the gain of one whose bits are kept.
@@ -105,7 +105,7 @@ class Recipe:
 
     @property
     def has_gain(self) -> bool:
-        """Whether the inputs are multiplied by numbers of their own, which the matrix does not absorb."""
+        """Whether the inputs are multiplied by their own numbers, which the matrix does not absorb."""
         return self.apart or (self.kept and (bool(self.norm) or self.scale != 1.0))
 
     @property
@@ -139,7 +139,7 @@ class Recipes:
         """Make the recipes of a model in a weight format, as :class:`glinfer.lower.options.PlanOptions` has it.
 
         Raises:
-            PlanError: there is no such weight format, heads cannot be turned, or there are absurdly many rows.
+            PlanError: there is no such weight format, heads cannot be rotated, or there are absurdly many rows.
         """
         if weights not in (known := (*WEIGHT_FORMATS, FROM_FILE)):
             raise PlanError(f"there is no weight format {weights!r}; expected one of {', '.join(known)}")
@@ -188,7 +188,7 @@ class Recipes:
         return rope_names(self.config)
 
     def rope_floats(self, rope: Rope) -> int:
-        """Floats of a head that turns by these angles."""
+        """Floats of a head that these angles rotate."""
         layers = map(self.config.layer, range(self.config.num_hidden_layers))
         return next(head_floats(of.head_dim) for of in layers if of.rope == rope)
 
@@ -224,7 +224,7 @@ class Recipes:
 
     @property
     def sums(self) -> bool:
-        """Whether passes behind a norm take the mean away themselves, using the weights' sums."""
+        """Whether passes after a norm take the mean away themselves, using the weights' sums."""
         return self.family.norm == "layer" and not self.centred
 
     def _recipe(
@@ -271,20 +271,20 @@ class Recipes:
         branch, heads = self.graph.layer(layer).mixing, self.heads(layer)
         node = branch.body
         assert isinstance(node, Attention)
-        dim, order = node.of.head_dim, self._turned_order(node.of.head_dim)
+        dim, order = node.of.head_dim, self._rotary_order(node.of.head_dim)
         pitch = 2 * dim if node.of.gated else dim  # gates follow the queries of each head
-        queries = _heads_in_place(heads.count, dim, heads.floats, order, pitch)
+        queries = _padded_heads(heads.count, dim, heads.floats, order, pitch)
         parts, above, behind = [], 0, node.gate or node.low
         sources = [each for each in (node.k, node.v, node.q, behind) if each is not None]
         if node.k is not None:
-            keys, values = (_heads_in_place(heads.kv, dim, heads.floats, each) for each in (order, None))
-            values = values if node.of.latent is None else self._latents_in_place(heads.floats, node.of, 1)
+            keys, values = (_padded_heads(heads.kv, dim, heads.floats, each) for each in (order, None))
+            values = values if node.of.latent is None else self._padded_latents(heads.floats, node.of, 1)
             apart, above = 0 if node.v is None else node.k.outputs, node.k.outputs
             parts, above = [keys, _moved(values, apart)], above + apart
         between = np.full(heads.queries_at - sum(map(len, parts)), PADDING)
         parts += [between, _moved(queries, above)]
         if node.of.gated:
-            gates = _heads_in_place(heads.count, dim, heads.floats, None, pitch)
+            gates = _padded_heads(heads.count, dim, heads.floats, None, pitch)
             parts += [np.full(self.gates_at - heads.cols, PADDING), _moved(gates, above + dim)]
         elif behind is not None:
             own = above + node.q.outputs + np.arange(behind.outputs)
@@ -303,31 +303,31 @@ class Recipes:
         gates = heads.width if of.gated else heads.count if of.head_gates else self.config.q_lora_rank
         return self.gates_at + gates if gates else heads.cols
 
-    def _turned_order(self, dim: int) -> Rows | None:
+    def _rotary_order(self, dim: int) -> Rows | None:
         """The elements of a head in the order that puts rotary pairs side by side; None if they already are."""
         rank, halves = self.config.kv_lora_rank, self.family.positions == "halves"
         if not halves and not rank:
             return None
-        turned = dim - rank if rank else int(dim * self.config.partial_rotary_factor)
-        pairs = np.arange(turned).reshape(2, turned // 2).T.reshape(-1) if halves else np.arange(turned)
-        return np.concatenate([rank + pairs, np.arange(rank)] if rank else [pairs, np.arange(turned, dim)])
+        rotary = dim - rank if rank else int(dim * self.config.partial_rotary_factor)
+        pairs = np.arange(rotary).reshape(2, rotary // 2).T.reshape(-1) if halves else np.arange(rotary)
+        return np.concatenate([rank + pairs, np.arange(rank)] if rank else [pairs, np.arange(rotary, dim)])
 
     @staticmethod
-    def _latents_in_place(floats: int, of: LayerConfig, heads: int) -> Rows:
-        """The source of each of [heads · floats] elements: of a head the latent, after the place of what turns."""
+    def _padded_latents(floats: int, of: LayerConfig, heads: int) -> Rows:
+        """The source of each of [heads · floats] elements: of a head the latent, after the rotated elements."""
         assert of.latent is not None
-        place = np.full((heads, floats), PADDING)
-        place[:, of.head_dim - of.latent.rank : of.head_dim] = np.arange(heads * of.latent.rank).reshape(heads, -1)
-        return place.reshape(-1)
+        rows = np.full((heads, floats), PADDING)
+        rows[:, of.head_dim - of.latent.rank : of.head_dim] = np.arange(heads * of.latent.rank).reshape(heads, -1)
+        return rows.reshape(-1)
 
-    def turned_places(self, dim: int) -> Rows:
-        """The place of each element of a head of keys or queries within its head of ``dim`` elements."""
-        order = self._turned_order(dim)
+    def rotary_index(self, dim: int) -> Rows:
+        """The index of each element of a head of keys or queries within its head of ``dim`` elements."""
+        order = self._rotary_order(dim)
         return np.arange(dim) if order is None else np.argsort(order)
 
-    def turned_head(self, dim: int) -> Rows:
-        """The element at each place of a head of keys or queries, then padding."""
-        return _heads_in_place(1, dim, head_floats(dim), self._turned_order(dim))
+    def rotated_head(self, dim: int) -> Rows:
+        """The element at each index of a head of keys or queries, then padding."""
+        return _padded_heads(1, dim, head_floats(dim), self._rotary_order(dim))
 
     def gain_floats(self, layer: int) -> int:
         """Floats of the gains of normalised queries and keys: of one head, or of all heads of queries."""
@@ -364,9 +364,9 @@ class Recipes:
         node = branch.body
         assert isinstance(node, Attention | Convolution | DeltaMixing)
         if isinstance(node, Attention) and node.of.head_dim != (floats := head_floats(node.of.head_dim)):
-            inputs = _heads_in_place(config.num_attention_heads, node.of.head_dim, floats)
+            inputs = _padded_heads(config.num_attention_heads, node.of.head_dim, floats)
         if isinstance(node, Attention) and node.of.latent is not None:
-            inputs = self._latents_in_place(head_floats(node.of.head_dim), node.of, config.num_attention_heads)
+            inputs = self._padded_latents(head_floats(node.of.head_dim), node.of, config.num_attention_heads)
         end = self._end(branch) | ({"before": node.out_norm} if isinstance(node, Attention) else {})
         return self._recipe(f"{branch.name}.out_proj", layer, (node.out,), inputs=inputs, writes_stream=True, **end)
 
@@ -390,7 +390,7 @@ class Recipes:
         return branch, node.norms, node.stacked if apart is None else (apart,)
 
     def apart(self, layer: int) -> tuple[Recipe, Recipe]:
-        """Both products of an MLP beside the experts."""
+        """Both products of an MLP next to the experts."""
         node = self.graph.layer(layer).mlp.body
         assert isinstance(node, ExpertMlps)
         return self.up(layer, node.apart), self.down(layer, node.apart)
@@ -410,7 +410,7 @@ class Recipes:
         branch, norms, mlps = self._mlps(layer, apart)
         width = mlps[0].down.outputs
         rows = _stacked(np.arange(width), width, len(mlps))
-        end = self._end(branch) if norms is None else {}  # which are passes of their own
+        end = self._end(branch) if norms is None else {}  # which are their own passes
         further: dict[str, Any] = {"before": mlps[0].down_norm, "writes_stream": True, "experts": len(mlps), **end}
         kind = "mlp.fc_out" if apart is None else "mlp.shared_out"
         return self._recipe(kind, layer, [each.down for each in mlps], rows, **further)
@@ -491,7 +491,7 @@ class Recipes:
         return "rgba16f" if form == F16 else "rgba32f"
 
     @property
-    def places(self) -> int:
+    def position_rows(self) -> int:
         """Rows of the table that is added to embeddings, of positions and token types; 0 for none."""
         config = self.config
         if self.family.rotary:
@@ -525,14 +525,14 @@ def head_floats(dim: int) -> int:
     return -(-dim // QUAD_FLOATS) * QUAD_FLOATS
 
 
-def _heads_in_place(heads: int, dim: int, floats: int, order: Rows | None = None, pitch: int = 0) -> Rows:
+def _padded_heads(heads: int, dim: int, floats: int, order: Rows | None = None, pitch: int = 0) -> Rows:
     """The source row of each of [heads · floats] rows: heads of ``dim`` rows in ``order``, then padding.
 
     The heads of the source lie ``pitch`` rows apart, ``dim`` where it is left out.
     """
-    place = np.full((heads, floats), PADDING)
-    place[:, :dim] = (pitch or dim) * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
-    return place.reshape(-1)
+    rows = np.full((heads, floats), PADDING)
+    rows[:, :dim] = (pitch or dim) * np.arange(heads)[:, None] + (np.arange(dim) if order is None else order)
+    return rows.reshape(-1)
 
 
 def channels_in_order(rule: DeltaRule) -> Rows:

@@ -44,7 +44,7 @@ def is_in_file(arrays: Mapping[str, Array], name: str, words: Array) -> bool:
 
 
 def _codes(tensor: PackedTensor) -> Array:
-    """The bits of a file's matrix: a whole number for each weight, or bytes where blocks share scales."""
+    """The bits of a file's matrix: an integer for each weight, or bytes where blocks share scales."""
     blocks = np.ascontiguousarray(tensor.blocks)
     if tensor.format in (F16, "BF16"):
         return blocks.view("<u2")
@@ -61,7 +61,7 @@ def _restored(words: Array, form: str, inputs: int) -> Array:
 
 
 def _numbers(words: Array, packing: str) -> Array:
-    """The whole numbers [rows, inputs] in words of :data:`glinfer.quant.formats.WORD_FORMATS`."""
+    """The integers [rows, inputs] in words of :data:`glinfer.quant.formats.WORD_FORMATS`."""
     bits = WORD_FORMATS[packing].bits
     plain = np.ascontiguousarray(words)
     if plain.dtype == np.float16:

@@ -375,8 +375,8 @@ def _merges(vocabulary: _Vocabulary, ids: Mapping[str, int], scores: Sequence[fl
     most = _MERGES_FOR_EACH * len(ids) + _MERGES_FOR_ALL
     found: list[tuple[float, int, int]] = []  # ids take less memory than texts
     for text, token in ids.items():
-        for place in range(1, len(text)):
-            left, right = ids.get(text[:place]), ids.get(text[place:])
+        for cut in range(1, len(text)):
+            left, right = ids.get(text[:cut]), ids.get(text[cut:])
             if left is not None and right is not None:
                 found.append((scores[token], left, right))
         if len(found) > most:

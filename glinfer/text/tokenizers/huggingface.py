@@ -115,7 +115,7 @@ def library_ids(library: tokenizers.Tokenizer, text: str, *, allow_special: bool
 
 
 def read_hf_tokenizer(path: AnyPath) -> HfModel:
-    """Read a ``tokenizer.json``, and the ``tokenizer_config.json`` beside it if it exists.
+    """Read a ``tokenizer.json``, and the ``tokenizer_config.json`` next to it if it exists.
 
     Text gets the same ids as from ``AutoTokenizer`` of Hugging Face's transformers 5. As there, ``post_processor``
     alone decides the tokens around a text, and ``add_bos_token`` has no effect. The second file may add tokens
@@ -148,14 +148,14 @@ def read_hf_tokenizer(path: AnyPath) -> HfModel:
     return of_library(library, path)
 
 
-def json_beside(path: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
-    """The object in a JSON file beside another file; empty without it."""
+def sidecar_json(path: Path, name: str = CONFIG_FILE) -> dict[str, Any]:
+    """The object in a JSON file next to another file; empty without it."""
     file = path.with_name(name)
     return read_json(inside(file), MAX_TOKENIZER_CONFIG_BYTES) if os.path.lexists(file) else {}
 
 
 def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
-    """BERT's tokenizer from a ``vocab.txt``, one token a line, with the ``tokenizer_config.json`` beside it."""
+    """BERT's tokenizer from a ``vocab.txt``, one token a line, with the ``tokenizer_config.json`` next to it."""
     label = shown(path)
     data = read_whole(path, MAX_TOKENIZER_BYTES, "a vocabulary")
     try:
@@ -163,7 +163,7 @@ def word_pieces_of(path: Path) -> tokenizers.Tokenizer:
     except UnicodeDecodeError as error:
         raise FormatError(f"{label}: byte {error.start} is not UTF-8; expected one token per line") from None
     vocabulary = {line.rstrip("\r"): number for number, line in enumerate(lines) if line.rstrip("\r")}
-    config = json_beside(path)
+    config = sidecar_json(path)
     named = {name: content_of(config.get(f"{name}_token")) or text for name, text in _WORD_PIECE_TOKENS.items()}
     missing = [text for text in named.values() if text not in vocabulary]
     if missing or len(vocabulary) > MAX_TOKENS:
@@ -194,13 +194,13 @@ def content_of(value: object) -> str | None:
 
 
 def of_library(library: tokenizers.Tokenizer, path: Path) -> HfModel:
-    """The model of a library's tokenizer, with the settings of the file beside ``path``."""
+    """The model of a library's tokenizer, with the settings of the file next to ``path``."""
     label = shown(path)
     check_kind(type(library.model).__name__, label)
     library.no_truncation()
     library.no_padding()
     decode, prefix = _decoder(library, label)
-    beside, config = path.with_name(CONFIG_FILE), json_beside(path)
+    beside, config = path.with_name(CONFIG_FILE), sidecar_json(path)
     named = named_tokens_in(config)
     _add_tokens(library, config.get("added_tokens_decoder"), named, shown(beside))
     _mark_special(library, named, shown(beside))
@@ -276,7 +276,7 @@ def _add_tokens(library: tokenizers.Tokenizer, listed: object, named: list[str],
 
 def _mark_special(library: tokenizers.Tokenizer, named: list[str], label: str) -> None:
     """Mark the tokens that ``tokenizer_config.json`` names as special."""
-    # Tokens that are already special keep their flags, such as whether they absorb spaces beside them.
+    # Tokens that are already special keep their flags, such as whether they absorb spaces next to them.
     already = {added.content for added in library.get_added_tokens_decoder().values() if added.special}
     known = [text for text in named if text not in already and library.token_to_id(text) is not None]
     with library_errors(f"{label}: its special tokens do not match {TOKENIZER_FILE}", FormatError):

@@ -19,7 +19,7 @@ from glinfer.formats.files import read_whole, shown
 from glinfer.formats.json_files import read_json
 from glinfer.limits import MAX_TOKENIZER_BYTES, MAX_TOKENIZER_CONFIG_BYTES, MAX_TOKENS
 from glinfer.text.tokenizers.gguf import gguf_tokenizer
-from glinfer.text.tokenizers.huggingface import HfModel, json_beside, named_tokens_in, of_library, with_decoder
+from glinfer.text.tokenizers.huggingface import HfModel, named_tokens_in, of_library, sidecar_json, with_decoder
 
 PIECES_FILE, WORDS_FILE, MERGES_FILE = "tokenizer.model", "vocab.json", "merges.txt"
 _K = "tokenizer.ggml."
@@ -31,15 +31,15 @@ _CUTS = {"gpt2": "gpt-2", "codegen": "gpt-2", "roberta": "roberta-bpe", "gptneox
 
 
 def read_slow_tokenizer(path: Path) -> HfModel:
-    """Read a SentencePiece model, or a ``vocab.json`` (or ``merges.txt``) with the other file beside it.
+    """Read a SentencePiece model, or a ``vocab.json`` (or ``merges.txt``) with the other file next to it.
 
     Special and added tokens come from ``tokenizer_config.json``, ``special_tokens_map.json`` and
-    ``added_tokens.json`` beside it.
+    ``added_tokens.json`` next to it.
     """
-    config = {**json_beside(path, "special_tokens_map.json"), **json_beside(path)}
+    config = {**sidecar_json(path, "special_tokens_map.json"), **sidecar_json(path)}
     try:
         values = _words(path, config) if path.name in (WORDS_FILE, MERGES_FILE) else _pieces(path)
-        _add_tokens(values, config, json_beside(path, "added_tokens.json"), shown(path))
+        _add_tokens(values, config, sidecar_json(path, "added_tokens.json"), shown(path))
         model = gguf_tokenizer({_K + name: value for name, value in values.items()}, shown(path))
         return of_library(tokenizers.Tokenizer.from_str(with_decoder(model)), path)
     except FormatError as error:
@@ -69,7 +69,7 @@ def _words(path: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     """The metadata of a byte-level BPE: ids by token, and one merge a line in order of priority."""
     name = str(config.get("tokenizer_class") or "")
     known = bool(name) and not name.startswith("PreTrained")
-    model = "" if known else json_beside(path, "config.json").get("model_type", "gpt2")
+    model = "" if known else sidecar_json(path, "config.json").get("model_type", "gpt2")
     cut = _CUTS.get(str(model or name).lower().removesuffix("fast").removesuffix("tokenizer"), "gpt-2" if model else "")
     words = read_json(path.with_name(WORDS_FILE), MAX_TOKENIZER_CONFIG_BYTES)
     merges = read_whole(path.with_name(MERGES_FILE), MAX_TOKENIZER_BYTES, "merges of a tokenizer")
@@ -129,7 +129,7 @@ def _pieces(path: Path) -> dict[str, Any]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """The fields of a message as (number, value): whole numbers, or the bytes of texts, messages and floats.
+    """The fields of a message as (number, value): integers, or the bytes of texts, messages and floats.
 
     Raises:
         ValueError: the message ends inside a field, or has a group, which is obsolete.

@@ -370,7 +370,7 @@ def test_the_npm_package_runs_sites_of_both_kinds(
     assert found["foreign"].count("stopIds") == 1
     assert found["signal"] == 'signal is "x"; expected that of an AbortController'
     assert found["stops"] == "stopIds is 13; expected an array of token ids"
-    assert found["outside"].startswith("found the token -1; expected whole numbers from 0 to ")
+    assert found["outside"].startswith("found the token -1; expected integers from 0 to ")
     assert found["mistyped"].startswith("unknown option dimension; known: promptName, ")
     assert found["misspelt"].startswith("unknown option onprogress; known: worker, onLost, ")
     assert found["aborts"] == "signal is 5; expected that of an AbortController"

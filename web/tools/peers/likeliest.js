@@ -1,8 +1,8 @@
 /** What peers tell of a row of logits, so that models can be compared whatever else they give. */
 
-/** The place of the largest of some numbers. */
+/** The index of the largest of some numbers. */
 export function argmax(logits) {
-  return logits.reduce((best, each, place) => (each > logits[best] ? place : best), 0);
+  return logits.reduce((best, each, index) => (each > logits[best] ? index : best), 0);
 }
 
 /** The likeliest tokens of a row of logits: `[id, natural logarithm of its probability]`, best first. */

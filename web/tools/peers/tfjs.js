@@ -16,11 +16,11 @@ class TfModel {
     const [, , vocab, dim, heads, blocks, context] = new Uint32Array(file, 0, 7);
     this.dim = dim;
     this.heads = heads;
-    let place = 28; // after the seven numbers
+    let offset = 28; // after the seven numbers
     const next = (...shape) => {
       const size = shape.reduce((one, other) => one * other);
-      place += 4 * size;
-      return tf.tensor(new Float32Array(file, place - 4 * size, size), shape);
+      offset += 4 * size;
+      return tf.tensor(new Float32Array(file, offset - 4 * size, size), shape);
     };
     const norm = () => ({ gamma: next(dim), beta: next(dim) });
     // Rows of a product's output, each followed by its bias.

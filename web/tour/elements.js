@@ -1,6 +1,6 @@
 /** Where elements of matrices are in textures, also of weights and caches, beyond what ../glinfer/layouts.js needs. */
 
-import { elementOf, placeOf } from "../glinfer/layouts.js";
+import { elementOf, positionOf } from "../glinfer/layouts.js";
 
 const BLOCK_EDGE = 4;
 const BLOCK_FLOATS = 64;
@@ -8,21 +8,21 @@ const BLOCK_FLOATS = 64;
 /** @typedef {import("../glinfer/layouts.js").Layout} Layout */
 
 /**
- * The place of an element among the numbers of a texture, line by line.
+ * The index of an element among the numbers of a texture, line by line.
  * @param {Layout} layout
  * @param {number} row
  * @param {number} col
  * @returns {{x: number, y: number, channel: number}|null} null for a layout that is not known.
  */
-export function elementPlace(layout, row, col) {
+export function elementPosition(layout, row, col) {
   const { kind, width, line } = layout;
   const inLine = (texel, channel) => ({ x: texel % width, y: Math.floor(texel / width), channel });
   switch (kind) {
     case "matrix":
     case "flat":
-      return placeOf(layout, row, col);
+      return positionOf(layout, row, col);
     case "block":
-      return blockPlace(layout, row, col);
+      return blockPosition(layout, row, col);
     case "table":
       return { x: Math.floor(row / layout.stack) * layout.row_texels + (col >> 2), y: row % layout.stack, channel: col & 3 };
     case "constants":
@@ -39,15 +39,15 @@ export function elementPlace(layout, row, col) {
 }
 
 /** The same for blocks; some at the end of a row are kept once for `every` rows. */
-function blockPlace(layout, row, col) {
+function blockPosition(layout, row, col) {
   const { rows, blocks, aside, every, columns, height } = layout;
   const beyond = Math.floor(col / BLOCK_FLOATS) - (blocks - aside);
-  if (!aside || beyond < 0) return placeOf(layout, row, col);
+  if (!aside || beyond < 0) return positionOf(layout, row, col);
   const copies = Math.ceil(rows / every);
-  const place = beyond * copies + Math.floor(row / every);
+  const index = beyond * copies + Math.floor(row / every);
   const first = height - BLOCK_EDGE * Math.ceil((aside * copies) / columns);
-  const inside = placeOf({ ...layout, tiles: 1, columns: 1, slot_step: 1, block_step: 1 }, 0, col % BLOCK_FLOATS);
-  return { x: BLOCK_EDGE * (place % columns) + inside.x, y: first + BLOCK_EDGE * Math.floor(place / columns) + inside.y, channel: inside.channel };
+  const inside = positionOf({ ...layout, tiles: 1, columns: 1, slot_step: 1, block_step: 1 }, 0, col % BLOCK_FLOATS);
+  return { x: BLOCK_EDGE * (index % columns) + inside.x, y: first + BLOCK_EDGE * Math.floor(index / columns) + inside.y, channel: inside.channel };
 }
 
 /**
@@ -61,7 +61,7 @@ export function elementFinder(layout, rows) {
   const found = new Map();
   for (const row of rows) {
     for (let col = 0; col < layout.cols; col++) {
-      const { x, y, channel } = blockPlace(layout, row, col);
+      const { x, y, channel } = blockPosition(layout, row, col);
       found.set((y * layout.width + x) * 4 + channel, { row, col });
     }
   }
