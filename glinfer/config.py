@@ -284,7 +284,7 @@ class ModelConfig:
             name, value = field.name, getattr(self, field.name)
             least = int(field.default is dataclasses.MISSING or name in _FILLED_IN)
             if field.type == "int" and not (_is_number(value, int) and least <= value <= MAX_CONFIG_NUMBER):
-                raise self._error(name, f"a whole number from {least} to {MAX_CONFIG_NUMBER}")
+                raise self._error(name, f"an integer from {least} to {MAX_CONFIG_NUMBER}")
             if field.type == "bool" and not isinstance(value, bool):
                 raise self._error(name, "true or false")
             if field.type == "float" and name not in _CHECKED_APART:

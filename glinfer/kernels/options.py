@@ -67,7 +67,7 @@ class KernelOptions:
             if field.type == "bool":
                 check_flag(field.name, value)
             elif field.type == "int" and not isinstance(value, int):
-                raise PlanError(f"{field.name} is {value!r}; expected a whole number")
+                raise PlanError(f"{field.name} is {value!r}; expected an integer")
         if self.cover not in ("points", "quads"):
             raise PlanError(f"found cover {self.cover!r}; expected points or quads")
         for name, least in (

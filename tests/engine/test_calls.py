@@ -90,7 +90,7 @@ def test_values_of_the_wrong_type_are_refused_in_a_line(small: Path, model: Mode
         (lambda it: setattr(chat, "system", it), 5, "the system prompt is int; expected text"),
         (lambda it: glinfer.load(small, strict=it), "no", "strict is 'no'; expected True or False"),
         (lambda it: glinfer.load(small, kernels=glinfer.KernelOptions(quad=it)), 0, "quad is 0; expected True or"),
-        (lambda it: glinfer.KernelOptions(tiles=it), "8", "tiles is '8'; expected a whole number"),
+        (lambda it: glinfer.KernelOptions(tiles=it), "8", "tiles is '8'; expected an integer"),
         (lambda it: glinfer.load(small, mmproj=it), 5, "mmproj is int; expected a path"),
         (lambda it: model.require_tokenizer().decode(it), 5, "the tokens are int; expected a list of token ids"),
         (lambda it: model.require_tokenizer().decode(it), b"ab", "the tokens are bytes; expected a list of token ids"),

@@ -254,7 +254,7 @@ def test_kernels_that_cannot_be() -> None:
     for options, message in (
         ({"cover": "triangle"}, "found cover 'triangle'; expected points or quads"),
         *(({name: 0}, f"{name} is 0; expected at least 1") for name in counts),
-        *(({name: "8"}, f"{name} is '8'; expected a whole number") for name in (*counts, "pitch", "rows_per_draw")),
+        *(({name: "8"}, f"{name} is '8'; expected an integer") for name in (*counts, "pitch", "rows_per_draw")),
         *(({name: -1}, f"{name} is -1; expected at least 0") for name in ("part_steps", "flush_every")),
         *(({"pitch": pitch}, f"pitch is {pitch}; expected a multiple of 4") for pitch in (0, 30)),
         *(({"rows_per_draw": rows}, f"rows_per_draw is {rows}; expected 1, 2, 4 or 8") for rows in (0, 3, 16)),

@@ -354,7 +354,7 @@ def test_an_example_that_is_longer_than_the_context_is_cut(browse: Callable[...,
         assert page.do("evaluate", "document.getElementById('text').value") == "1 2"
         for text, problem in (
             ("To be", "write token ids"),
-            ("300", "Found the token 300; expected whole numbers from 0"),
+            ("300", "Found the token 300; expected integers from 0"),
         ):
             page.do("fill", "#text", text)
             page.do("click", "#run")
