@@ -223,7 +223,7 @@ BAD_OPTIONS: dict[str, dict[str, str]] = {
     "generate MODEL x": {
         "--temperature nan": "--temperature is nan",
         f"--top-k {'9' * 5000}": "is not a valid integer",
-        "--seed -1": "--seed is -1; expected a whole number of at least 0",
+        "--seed -1": "--seed is -1; expected an integer of at least 0",
         "--seed": "'--seed' requires an argument",
         "--max-tokens 0": "Invalid value for '-n' / '--max-tokens': 0",
         "--max-tokens 1.5": "'1.5' is not a valid integer (see ",

@@ -62,7 +62,7 @@ def test_the_first_tokens_stay_in_a_full_context(small: Path, tmp_path: Path, ca
     found = {line["id"]: line["ids"] for line in map(json.loads, out.read_text().splitlines())}
     assert found == {1: kept[2], 2: kept[-1], 3: kept[0]}
     keep = ("--keep", "64")
-    words = "glinfer: keep is 64 tokens; the context holds 64; expected fewer\n"
+    words = "glinfer: --keep is 64 tokens; the context holds 64; expected fewer\n"
     assert refused(capsys, "generate", small, "--ids", "5", *keep) == words
     batch.write_text('{"ids": [5]}\n{"ids": [5], "keep": 64}\n')
     assert "in.jsonl:2: keep is 64 tokens" in refused(

@@ -191,7 +191,7 @@ class TestRefused:
         (["text", "--slots", "2"], "--slots needs --batch FILE"),
         (["--ids", "1", "--memory", "2"], "--memory needs --batch FILE"),
         (["--batch", "FILE", "--out", "OUT", "--slots", "0"], "Invalid value for '--slots': 0"),
-        (["--batch", "FILE", "--out", "OUT", "--temperature", "-1"], "glinfer: temperature is -1.0"),
+        (["--batch", "FILE", "--out", "OUT", "--temperature", "-1"], "glinfer: --temperature is -1.0"),
         (["--batch", "FILE", "--out", "OUT", "--stop", ""], "glinfer: stop string 0 is empty"),
         (["--batch", "FILE", "--out", "OUT", "--stop", "x"], "prompts.jsonl:2: stop strings need a text prompt"),
         (["--batch", "FILE", "--out", "FILE"], "prompts.jsonl: this is the input itself"),

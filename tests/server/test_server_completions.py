@@ -382,7 +382,7 @@ BAD_EMBEDDINGS: list[tuple[str, dict[str, Any], str | None, str]] = [
     ("/v1/embeddings", {"model": "embedder", "input": "a", "dimensions": 99}, "dimensions", "dimensions is 99"),
     ("/v1/embeddings", {"model": "embedder", "input": [[99]]}, "input", "this vocabulary has ids"),
     ("/v1/embeddings", {"model": "embedder", "input": []}, "input", "input"),
-    ("/v1/embeddings", {"model": "embedder", "input": "a", "prompt_name": "x"}, "prompt_name", "no prompt 'x'"),
+    ("/v1/embeddings", {"model": "embedder", "input": "a", "prompt_name": "x"}, "prompt_name", "prompt_name is 'x'"),
     (
         "/v1/embeddings",
         {"model": "embedder", "input": "a", "encoding_format": "int8"},

@@ -257,7 +257,7 @@ class TestCommands:
         def closed(*given: Any, **named: Any) -> None:
             raise BrokenPipeError(errno.EPIPE, "Broken pipe")
 
-        monkeypatch.setattr("glinfer.server.errors.click.echo", closed)
+        monkeypatch.setattr("click.echo", closed)
         fail_once(monkeypatch, ContextError("the context was lost, planted"))
         later(own.post(TEXT, PICKED), "context_lost")
         own.ready()
