@@ -116,7 +116,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
 
 
 @click.command("bench")
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, required=False)
 @opt.config_option
 @click.option("--plan", type=click.Choice(PLANS), default=DEFAULT_PLAN, show_default=True, help="Plan to time.")
 @click.option(
@@ -147,7 +147,7 @@ OpenEngines = Callable[[Checkpoint], Sequence[Decoder]]
 @click.option(
     "--json-schema",
     "schema",
-    type=click.Path(),
+    type=opt.FILE,
     metavar="FILE",
     help="Also time text that matches the JSON schema in FILE.",
 )

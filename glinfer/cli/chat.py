@@ -54,7 +54,7 @@ _HELP = """\
 
 
 @click.command()
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, required=False)
 @opt.model_option
 @opt.tokenizer_option
 @opt.image_options

@@ -25,7 +25,7 @@ _TEMPERATURE, _SEED = 0.8, 1
 
 
 @click.command()
-@click.option("--model", type=click.Path(), help="Checkpoint or bundled model. Default: shakespeare.")
+@click.option("--model", type=opt.FILE, help="Checkpoint or bundled model. Default: shakespeare.")
 @opt.tokenizer_option
 @click.option("--random", is_flag=True, help="Use random weights of Gab's full shape instead of a model.")
 @click.option("--prompt", help=f"Text to continue, or message to a chat model. Default: {_PROMPT!r}, or a question.")

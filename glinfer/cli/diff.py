@@ -70,7 +70,7 @@ _SETTINGS = "KEY=VALUE,…"
 @click.option("--b", "settings_b", multiple=True, metavar=_SETTINGS, help="Settings of B, such as weights=q8,device=1.")
 @click.option("--prompt", help="Text to run.")
 @click.option("--ids", help="Token ids to run, such as 13,132,251.")
-@click.option("--text", "text_path", type=click.Path(), help="UTF-8 file to run, cut where the context ends.")
+@click.option("--text", "text_path", type=opt.FILE, help="UTF-8 file to run, cut where the context ends.")
 @click.option("--tokens", type=click.IntRange(min=1), metavar="N", help="Run only the first N tokens.")
 @click.option(
     "--tolerance",
@@ -94,7 +94,7 @@ _SETTINGS = "KEY=VALUE,…"
     help="Compare passes over at most N tokens.",
 )
 @click.option("--all", "show_all", is_flag=True, help="Show every tensor, not only the largest error of each block.")
-@click.option("--plot", type=click.Path(), help="Also write a plot to this .png. Needs matplotlib (glinfer[plots]).")
+@click.option("--plot", type=opt.FILE, help="Also write a plot to this .png. Needs matplotlib (glinfer[plots]).")
 @opt.json_option
 def diff_command(
     model_a: str,

@@ -34,7 +34,7 @@ from glinfer.terminal import emit
 
 
 @click.command()
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, required=False)
 @opt.config_option
 @click.option("--tokens", type=int, default=1, show_default=True, help="Sequence length; sizes depend on it.")
 @click.option("--measure", is_flag=True, help="Also run a token and check that it issues the same number of draws.")

@@ -45,7 +45,7 @@ TOGETHER = 1024
 )
 @click.option("--restart", is_flag=True, help="Discard the results of an earlier run and start over.")
 @click.option("--context", type=int, help="Maximum tokens of a text. Default: from the model's files.")
-@click.option("--lora", type=click.Path(), metavar="NAME", help="Adapter: one of the model's tasks, or a directory.")
+@click.option("--lora", type=opt.FILE, metavar="NAME", help="Adapter: one of the model's tasks, or a directory.")
 @opt.weights_option
 @opt.gelu_option
 @opt.tokenizer_option

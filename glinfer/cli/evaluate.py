@@ -20,7 +20,7 @@ from glinfer.text.tokenizer import find_tokenizer
 
 @click.command("eval")
 @click.argument("model")
-@click.option("--text", "text_path", type=click.Path(), required=True, help="UTF-8 text file to evaluate.")
+@click.option("--text", "text_path", type=opt.FILE, required=True, help="UTF-8 text file to evaluate.")
 @click.option("--last", type=float, default=1.0, help="Use only the last part, as a fraction of the text. Default: 1.")
 @click.option("--bytes", "most_bytes", type=click.IntRange(min=2), metavar="N", help="Then use only the first N bytes.")
 @click.option("--stride", type=int, help="Tokens between windows. Default: half the model's context.")

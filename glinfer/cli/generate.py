@@ -21,14 +21,14 @@ _NO_PROMPT = "found no PROMPT, --file or --ids"
 
 
 @click.command()
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, required=False)
 @click.argument("prompt", required=False)
 @opt.model_option
 @click.option("-p", "--prompt", "named_prompt", metavar="PROMPT", help="Replaces PROMPT; may begin with '-'.")
 @click.option(
     "-f",
     "--file",
-    type=click.Path(),
+    type=opt.FILE,
     help="Read the prompt from this file, without one final newline; '-' is standard input.",
 )
 @opt.tokenizer_option

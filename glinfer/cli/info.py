@@ -24,7 +24,7 @@ from glinfer.terminal import emit
 
 
 @click.command()
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, required=False)
 @opt.model_options
 @opt.device_options
 @click.option(

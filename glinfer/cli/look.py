@@ -20,7 +20,7 @@ from glinfer.terminal import emit
 
 
 @click.command("look")
-@click.argument("model", type=click.Path())
+@click.argument("model", type=opt.FILE)
 @click.argument("text", required=False)
 @click.option("--out", "folder", type=opt.NamedPath("folder"), required=True, help="Output folder; created if missing.")
 @click.option("--ids", help="Token ids instead of TEXT, such as 13,132,251. Needs no tokenizer.")

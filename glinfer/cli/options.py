@@ -66,6 +66,9 @@ class Seconds(click.FloatRange):
         return found if math.isfinite(found) else self.fail(f"found {found}; expected a finite number", param, ctx)
 
 
+FILE = click.Path(readable=False)
+"""A path of an option or argument; what reads it says why it cannot."""
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
 
 LIMITS = {"driver": None, "webgl2": Limits.webgl2_minimum()}
@@ -123,7 +126,7 @@ config_option = click.option(
 )
 
 model_option = click.option(
-    "-m", "--model", "named_model", type=click.Path(), metavar="MODEL", help="The model; replaces the argument MODEL."
+    "-m", "--model", "named_model", type=FILE, metavar="MODEL", help="The model; replaces the argument MODEL."
 )
 """``--model``; :func:`chosen_model` uses it instead of the first argument."""
 
@@ -143,7 +146,7 @@ def chosen_model(named: str | None, *arguments: str | None) -> tuple[str, str | 
 
 tokenizer_option = click.option(
     "--tokenizer",
-    type=click.Path(),
+    type=FILE,
     help="Tokenizer: a .bpe file, a tokenizer.json or its directory, or a .gguf file, whose chat template is used too. "
     "Default: the one in or next to the model, if it matches.",
 )
@@ -232,7 +235,7 @@ def one_adapter(given: dict[str, Any]) -> None:
 
 mmproj_option = click.option(
     "--mmproj",
-    type=click.Path(),
+    type=FILE,
     metavar="FILE",
     help="llama.cpp's image encoder of a .gguf model. Default: the only mmproj file next to it.",
 )
@@ -241,7 +244,7 @@ image_options = options(
     click.option(
         "--image",
         "images",
-        type=click.Path(),
+        type=FILE,
         multiple=True,
         metavar="FILE",
         help="Image for the user's first message, if the model accepts images. Repeatable.",
@@ -319,12 +322,12 @@ def take_sampling(given: dict[str, Any]) -> dict[str, Any]:
 
 structure_options = options(
     click.option(
-        "--json-schema", type=click.Path(), metavar="FILE", help="Generate only JSON that matches the schema in FILE."
+        "--json-schema", type=FILE, metavar="FILE", help="Generate only JSON that matches the schema in FILE."
     ),
     click.option("--regex", metavar="R", help="Generate text that matches this whole regular expression."),
     click.option(
         "--grammar",
-        type=click.Path(),
+        type=FILE,
         metavar="FILE",
         help="Generate text that matches the grammar in FILE, in Lark's notation.",
     ),
@@ -369,7 +372,7 @@ draft_options = options(
     ),
     click.option(
         "--draft",
-        type=click.Path(),
+        type=FILE,
         metavar="MODEL",
         help="Draft tokens with a smaller model that has the same tokenizer. The text stays the same.",
     ),

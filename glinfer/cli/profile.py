@@ -40,7 +40,7 @@ _DROPPED = ("written", "output")
 
 
 @click.command("profile")
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, required=False)
 @opt.config_option
 @click.option(
     "--tokens", type=int, help="Position of the token, from 1, or length with --plan reference. Default: 128."
@@ -64,7 +64,7 @@ _DROPPED = ("written", "output")
 @click.option(
     "--compare",
     "compared",
-    type=(click.Path(), click.Path()),
+    type=(opt.FILE, click.Path()),
     metavar="BEFORE AFTER",
     help="Compare two reports printed by --json.",
 )

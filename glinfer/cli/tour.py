@@ -18,10 +18,10 @@ from glinfer.terminal import emit
 
 
 @click.command("tour")
-@click.argument("model", type=click.Path())
+@click.argument("model", type=opt.FILE)
 @click.argument("text", required=False)
-@click.option("--out", type=click.Path(), help="Write the page to this .html file, and do not open it.")
-@click.option("--small", type=click.Path(), help="Write a folder that shows phones the tour of this smaller model.")
+@click.option("--out", type=opt.FILE, help="Write the page to this .html file, and do not open it.")
+@click.option("--small", type=opt.FILE, help="Write a folder that shows phones the tour of this smaller model.")
 @opt.weights_option
 @opt.context_option
 @opt.gelu_option

@@ -33,7 +33,7 @@ from glinfer.terminal import emit
 
 
 @click.command("tune")
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, required=False)
 @click.option("--weights", metavar="F[,F…]", default=DEFAULT_WEIGHTS, show_default=True, help="Weight formats to tune.")
 @click.option("--redo", is_flag=True, help="Search again even if a tuned choice is saved.")
 @click.option(

@@ -43,7 +43,7 @@ def _settings(
 
 
 @click.command()
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, required=False)
 @opt.config_option
 @click.option(
     "--draws",

@@ -16,8 +16,8 @@ from glinfer.terminal import emit
 
 
 @click.command()
-@click.argument("source", type=click.Path())
-@click.argument("target", type=click.Path())
+@click.argument("source", type=opt.FILE)
+@click.argument("target", type=opt.FILE)
 @click.option(
     "--dtype",
     type=click.Choice(DTYPES),
@@ -26,11 +26,11 @@ from glinfer.terminal import emit
 )
 @click.option(
     "--imatrix",
-    type=click.Path(),
+    type=opt.FILE,
     metavar="TEXT",
     help="Importance of inputs, for few bits: a text to run, or a GGUF file of llama-imatrix.",
 )
-@click.option("--lora", type=click.Path(), metavar="DIR", help="LoRA adapter to merge: a PEFT directory or GGUF file.")
+@click.option("--lora", type=opt.FILE, metavar="DIR", help="LoRA adapter to merge: a PEFT directory or GGUF file.")
 @click.option("--lora-scale", type=float, metavar="S", help="Scale of the adapter. Default: 1.")
 @opt.tokenizer_option
 @click.option("--no-tokenizer", is_flag=True, help="Write only the weights.")

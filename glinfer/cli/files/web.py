@@ -21,8 +21,8 @@ _OF_DROP = ("model", "out", "drop", "cache", "context", "as_json")
 
 
 @click.command("export-web")
-@click.argument("model", type=click.Path(), metavar="MODEL", required=False)
-@click.argument("out", type=click.Path(), required=False)
+@click.argument("model", type=opt.FILE, metavar="MODEL", required=False)
+@click.argument("out", type=opt.FILE, required=False)
 @click.option(
     "--drop", is_flag=True, help="Write a page that opens GGUF files, without a model; accepts --cache and --context."
 )
@@ -115,7 +115,7 @@ def _summary(made: ExportedSite, single: bool) -> dict[str, object]:
 
 
 @click.command("serve-web")
-@click.argument("out", type=click.Path())
+@click.argument("out", type=opt.FILE)
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8000, show_default=True, help="Port; 0 chooses a free one."
 )
