@@ -450,7 +450,7 @@ def test_factors_of_the_pairs(path: Path) -> None:
         ({"attention.sliding_window": 7}, {}, ""),
         ({}, {"rope_freqs.weight": np.ones(3, np.float32)}, r"'rope_freqs.weight' is F32 \[3\]; expected F32 \[8\]"),
         ({}, {"rope_freqs.weight": np.zeros(8, np.float32)}, "has numbers not above 0"),
-        ({"rope.scaling.factor": 2.0}, {"rope_freqs.weight": np.ones(8, np.float32)}, "none of them, as there is"),
+        ({"rope.scaling.factor": 2.0}, {"rope_freqs.weight": np.ones(8, np.float32)}, "none of them, as rope_freqs"),
         ({}, {"blk.1.ffn_up.weight": None}, "tensor 'blk.1.ffn_up.weight' is missing; found 20 tensors, expected 21"),
         (
             {},

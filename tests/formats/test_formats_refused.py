@@ -271,6 +271,7 @@ FACTORS = np.ones(24, np.float32)
             "expected a list with one number for the lay",
         ),
         ("gemma4", {"gemma4.attention.value_length_swa": 8}, "value_length_swa is 8; expected 32, the width of a head"),
+        ("gemma4", {"gemma4.rope.scaling.factor": 8.0}, "none of them, as rope_freqs.weight scales"),
         ("gemma4", {ROPE_FREQS: 2 * FACTORS}, "other factors than 1 for the first pairs"),
         ("gemma4", {ROPE_FREQS: FACTORS * np.arange(1, 25, dtype=np.float32)}, "other factors than 1"),
         (

@@ -232,12 +232,13 @@ def _scaling(family: Family, keys: Keys, file: GgufFile, head_dim: int, context:
     found = _yarn(family, keys, factor, context) if kind == "yarn" else {}
     if kind == "linear" and factor != 1:
         found = {"rope_type": "linear", "factor": factor}
-    if family.in_gguf.proportional:
-        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": _rotary_share(file, head_dim)}
-    if ROPE_FREQS not in file.tensors:  # if the architecture has no such tensor, check_names refuses it
+    proportional = family.in_gguf.proportional
+    if not proportional and ROPE_FREQS not in file.tensors:  # check_names refuses it where none belongs
         return found
     if found:
-        raise keys.refused("rope.scaling.type", f"none of them, as there is {ROPE_FREQS} too")
+        raise keys.refused("rope.scaling.type", f"none of them, as {ROPE_FREQS} scales the pairs of this model")
+    if proportional:
+        return {"rope_type": PROPORTIONAL, "partial_rotary_factor": _rotary_share(file, head_dim)}
     factors = _factors(file, ROPE_FREQS, head_dim)
     return {
         "rope_type": "longrope",
