@@ -30,7 +30,7 @@ from glinfer.inspect.profile.measure import TIMINGS, profile
 from glinfer.inspect.profile.page import comparison_page, profile_page, write_page
 from glinfer.inspect.profile.result import ProfileReport
 from glinfer.inspect.profile.trace import write_trace
-from glinfer.inspect.tables import Column, Table, megabytes
+from glinfer.inspect.tables import Column, Table, change, megabytes
 from glinfer.limits import MAX_PROFILE_RUNS
 from glinfer.terminal import emit
 
@@ -154,7 +154,7 @@ def _show(report: ProfileReport, each: bool) -> None:
     emit(
         f"timed by {report.timing}{fence}: all draws {report.draws_ms:.3f} ms, {report.share_of_draws:.1%} of a plain "
         f"run; {report.before_ms:.3f} ms before the first and {report.after_ms:.3f} ms after the last, "
-        f"{report.accounted:.1%} together; profiling adds {report.overhead - 1.0:+.1%}"
+        f"{report.accounted:.1%} together; profiling adds {change(1.0, report.overhead)}"
     )
     emit(f"textures: {sizes_text(report.memory['kind'])}")
     for rate in report.ceilings:
@@ -170,7 +170,7 @@ def _show_comparison(comparison: ProfileComparison) -> None:
     emit(f"before: {comparison.before.about}\nafter:  {comparison.after.about}\n")
     show_table(comparison.table(), drop=_DROPPED)
     before_ms, after_ms = comparison.before.wall_ms, comparison.after.wall_ms
-    change = f" ({after_ms / before_ms - 1.0:+.1%})" if before_ms else ""
-    emit(f"\na plain run: {before_ms:.3f} ms before, {after_ms:.3f} ms after{change}")
+    more = f" ({change(before_ms, after_ms)})" if before_ms else ""
+    emit(f"\na plain run: {before_ms:.3f} ms before, {after_ms:.3f} ms after{more}")
     for note in comparison.notes:
         emit(f"note: {note}")

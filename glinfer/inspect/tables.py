@@ -94,6 +94,11 @@ class Table:
         return "\n".join([lines[0], f"|{'---|' * len(self.columns)}", *lines[1:]])
 
 
+def change(before: float, after: float) -> str:
+    """Format how much more ``after`` is than ``before``, such as ``+12.5%``."""
+    return f"{round(after / before - 1, 3) + 0.0:+.1%}"  # 0.0 is added for the sign of -0.0
+
+
 def megabytes(count: int) -> str:
     """Format bytes for people."""
     return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count:,} B"

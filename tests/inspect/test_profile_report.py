@@ -25,6 +25,7 @@ from glinfer.inspect.profile.page import comparison_page, profile_page
 from glinfer.inspect.profile.result import DrawProfile, GrowthPoint, ProfileReport
 from glinfer.inspect.profile.trace import CPU_TRACK, DRAW_TRACK, trace
 from glinfer.inspect.profile.traffic import DrawTraffic, Read, TextureUse, draw_traffic, min_seconds, part_of
+from glinfer.inspect.tables import change
 from glinfer.inspect.timing import Spread
 from glinfer.kernels.options import KernelOptions
 from glinfer.lower.fused.rows import chunk_plan
@@ -410,9 +411,12 @@ class TestCompare:
         assert made.notes == ("the reports differ in weights: f32 before, q8 after",)
         text = comparison_page(made)
         assert Page(text).tags["figure"] == 1
-        assert "0.50 ms · -83%" in text
+        assert "0.50 ms · -83.3%" in text
         assert "the reports differ in weights" in text
         assert json.loads(json.dumps(made.to_json()))["total"]["before"]["draws"] == 4
+
+    def test_changes_have_one_decimal_and_no_negative_zero(self) -> None:
+        assert [change(8, after) for after in (7, 7.999, 8.001, 9)] == ["-12.5%", "+0.0%", "+0.0%", "+12.5%"]
 
     def test_what_is_no_report_is_refused(self, tmp_path: Path) -> None:
         for text, found in (

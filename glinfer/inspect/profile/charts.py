@@ -11,7 +11,7 @@ from glinfer.errors import counted
 from glinfer.inspect.pages import OKABE_ITO
 from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.result import ProfileReport
-from glinfer.inspect.tables import megabytes
+from glinfer.inspect.tables import change, megabytes
 
 _SQUASHED = 4.0  # multiple of the 90th percentile that the scale shows; more would squash most draws
 _NAMED = 3  # draws beyond the scale whose time the caption has
@@ -216,8 +216,8 @@ def comparison_chart(comparison: ProfileComparison) -> Chart:
     most = max(max(row.before.ms, row.after.ms) for row in comparison.rows) or 1
     for row in comparison.rows:
         before, after = row.before.ms, row.after.ms
-        change = f" · {after / before - 1:+.0%}" if before else ""
-        for label, moment, ms, text in ((row.kind, "before", before, ""), ("", "after", after, change)):
+        more = f" · {change(before, after)}" if before else ""
+        for label, moment, ms, text in ((row.kind, "before", before, ""), ("", "after", after, more)):
             part = Part(100 * ms / most, MOMENTS[moment], f"{row.kind}, {moment}: {ms:.3f} ms")
             bars.append(Bar(label, [part], f"{ms:.2f} ms{text}"))
     caption = f"Draws took {total.before.ms:.2f} ms before and {total.after.ms:.2f} ms after."

@@ -11,7 +11,7 @@ from glinfer.engine.report import Report
 from glinfer.errors import FormatError
 from glinfer.formats.files import AnyPath, read_whole, shown, words_of
 from glinfer.inspect.profile.result import REPORT, VERSION
-from glinfer.inspect.tables import Cell, Column, Table, megabytes
+from glinfer.inspect.tables import Cell, Column, Table, change, megabytes
 from glinfer.limits import MAX_PROFILE_BYTES
 
 _ALIKE = ("renderer", "config", "plan", "weights", "what", "tokens", "timing")
@@ -96,7 +96,7 @@ def _both(name: str, form: Callable[[int], str] = str) -> Callable[[CompareRow],
 
 
 def _change(row: CompareRow) -> str:
-    return f"{row.after.ms / row.before.ms - 1.0:+.1%}" if row.before.ms else "new"
+    return change(row.before.ms, row.after.ms) if row.before.ms else "new"
 
 
 _COLUMNS = (

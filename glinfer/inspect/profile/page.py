@@ -11,6 +11,7 @@ from glinfer.inspect.pages import rendered
 from glinfer.inspect.profile.charts import comparison_chart, profile_charts
 from glinfer.inspect.profile.compare import ProfileComparison
 from glinfer.inspect.profile.result import ProfileReport
+from glinfer.inspect.tables import change
 
 Fact = tuple[str, str, str, str]
 """A number in large type: name, number with unit, remark, and a sentence on its meaning."""
@@ -81,7 +82,7 @@ def _facts(report: ProfileReport) -> list[Fact]:
         ("a plain run", f"{wall.median:.2f} ms", f"{wall.fastest:.2f} to {wall.slowest:.2f} ms", _PLAIN),
         ("all issued after", f"{report.issue.median:.2f} ms", "of a plain run", issued),
         ("all draws", f"{total.ms:.2f} ms", f"{report.share_of_draws:.1%} of a plain run", _ALL_DRAWS),
-        ("profiling costs", f"{report.overhead - 1:+.1%}", f"{report.profiled.median:.2f} ms a profiled run", costs),
+        ("profiling costs", change(1.0, report.overhead), f"{report.profiled.median:.2f} ms a profiled run", costs),
         ("read", f"{total.bytes_read / 1e6:,.1f} MB", f"{total.bytes_written / 1e6:,.2f} MB written", _READ),
         ("fetch rate", f"{total.bytes_per_second / 1e9:.1f} GB/s", of_ceiling, rate),
         ("textures", f"{memory / 1e6:,.1f} MB", f"{len(report.textures)} of them", textures),
