@@ -194,7 +194,7 @@ class ChatTemplate(ChatForm):
             raise InputError(
                 "this model cannot chat: it has no chat template (chat_template.jinja, or chat_template in "
                 "tokenizer_config.json or in a GGUF file's metadata), and its tokenizer no "
-                f"{missing[0]} token; use generate"
+                f"{missing[0]} token; use generate, or /v1/completions over HTTP"
             )
         self.user, self.end, self.assistant = (known[text] for text in _CHAT_TOKENS)
         self.think, self.answer = known.get("<|think|>"), self.assistant

@@ -600,7 +600,8 @@ class TestFindChat:
         tokenizer = put(tmp_path, words())
         config = llama(tokenizer.vocab_size)
         with pytest.raises(
-            InputError, match=r"cannot chat: it has no chat template .*<\|user\|> token; use generate\Z"
+            InputError,
+            match=r"cannot chat: it has no chat template .*<\|user\|> token; use generate, or /v1/completions over HTTP\Z",
         ):
             find_chat(tmp_path, tokenizer, config)
         with pytest.raises(InputError, match=r"cannot chat: it embeds texts; use embed or rerank\Z"):
