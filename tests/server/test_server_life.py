@@ -258,7 +258,9 @@ class TestEnd:
     @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGHUP, marks=pytest.mark.slow)])
     def test_a_signal_lets_running_requests_finish(self, small: Path, number: int) -> None:
         """Those that wait for a slot too: 12 answers in two slots, by a separate process."""
-        command = [sys.executable, "-m", "glinfer", "serve", small, "--port", "0", "--slots", "2", "--grace", "600"]
+        # Tests that run under nohup ignore SIGHUP, and so would the server.
+        command = ["env", "--default-signal", sys.executable, "-m", "glinfer", "serve", small, "--port", "0"]
+        command += ["--slots", "2", "--grace", "600"]
         env, pipe = {**os.environ, "PYTHONPATH": str(ROOT)}, subprocess.PIPE
         body = {**LONG, "n": 4, "stream": True}
         with (
