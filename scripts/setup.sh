@@ -186,7 +186,7 @@ pip_install() { quietly "$VENV/bin/python" -m pip install --quiet --disable-pip-
 
 # Install the package unless the stamp says that it was done: for this pyproject.toml, in this mode or a larger one.
 install_package() {
-    local mode=$1 key done_mode='' done_key='' what=. compile=--compile
+    local mode=$1 key done_mode='' done_key='' what=(-e .)
     key=$(cksum <pyproject.toml)
     if [ -n "${LOCKED:-}" ]; then key+=" locked $(cksum <"$LOCK")"; fi
     if [ -f "$STAMP" ] && [ -x "$VENV/bin/glinfer" ]; then
@@ -198,8 +198,8 @@ install_package() {
         fi
     fi
     case $mode in
-        dev) what='.[dev]' ;;
-        all) what='.[all-tests]' compile=--no-compile ;;  # tests import a small part of PyTorch and others
+        dev) what=(-e '.[dev]') ;;
+        all) what=(--no-compile -e '.[all-tests]') ;;  # tests import a small part of PyTorch and others
     esac
     if [ "$mode" != run ]; then install_test_packages "$VENV/bin/python" "$mode"; fi
     rm -f "$STAMP"
@@ -208,8 +208,8 @@ install_package() {
         { pip_install --require-hashes -r "$LOCK" && pip_install --no-deps --no-build-isolation -e .; } \
             || { say "pip could not install what $LOCK names; its own message is above"; exit 1; }
     else
-        say "installing glinfer into $VENV (pip install -e $what)"
-        pip_install "$compile" -e "$what" || { say "pip could not install glinfer; its own message is above"; exit 1; }
+        say "installing glinfer into $VENV (pip install ${what[*]})"
+        pip_install "${what[@]}" || { say "pip could not install glinfer; its own message is above"; exit 1; }
     fi
     if [ "$mode" = all ]; then
         install_llama_cpp
