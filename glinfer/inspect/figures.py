@@ -20,8 +20,8 @@ import numpy.typing as npt
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
-from matplotlib.image import imsave
 from matplotlib.ticker import MaxNLocator
+from PIL import Image
 
 from glinfer.text.labels import shortened
 
@@ -50,15 +50,16 @@ def pixels_of(figure: Figure, *, margin: float | None = None) -> npt.NDArray[np.
     ``margin`` is the space in inches around everything that is drawn; by default the figure keeps its size.
     """
     canvas = FigureCanvasAgg(figure)
-    fit: dict[str, Any] = {} if margin is None else {"bbox_inches": "tight", "pad_inches": margin}
+    fit: dict[str, Any] = {}
+    if margin is not None:  # with "tight", savefig would draw everything twice
+        fit = {"bbox_inches": figure.get_tightbbox().padded(margin)}
     figure.savefig(io.BytesIO(), format="rgba", dpi="figure", facecolor="auto", edgecolor="none", **fit)
     return np.array(canvas.renderer.buffer_rgba())
 
 
 def save_pixels(pixels: npt.NDArray[np.uint8], path: Path) -> None:
     """Write pixels [height, width, 3 or 4] as PNG."""
-    same_bytes: Any = {"Software": None}  # leaves out matplotlib's version
-    imsave(path, pixels, format="png", dpi=DPI, metadata=same_bytes)
+    Image.fromarray(pixels).save(path, format="png", dpi=(DPI, DPI))
 
 
 def round_numbers(most: int) -> MaxNLocator:
