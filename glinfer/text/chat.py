@@ -297,10 +297,14 @@ class TemplateChat(ChatForm):
             opening, closing, quote = found
             self.call_tokens = CallTokens(opening, closing, quote, tokenizer.decode)
             ends += (known[_AFTER_CALLS],) if _AFTER_CALLS in known else ()
-        template.ids(tokenizer, [*self._first, {"role": "user", "content": "Hello"}], Rendering(kwargs=kwargs))
-        # With channels, the token after a message may end each of a reply's messages.
-        in_messages = self.channels is not None and self.channels.opens
-        end = None if in_messages and ends else template.end_of_reply(tokenizer)
+        beginning = [*self._first, {"role": "user", "content": "Hello"}]
+        try:
+            end = template.end_of_reply(tokenizer, beginning, kwargs)
+        except InputError:  # it may refuse only this reply
+            template.ids(tokenizer, beginning, Rendering(kwargs=kwargs))
+            end = None
+        if self.channels is not None and self.channels.opens and ends:
+            end = None  # the token after a message may end each of a reply's messages
         self.stop_ids = tuple(dict.fromkeys((*ends, *(() if end is None else (end,)))))
 
     def prompt(self, turns: Sequence[Turn], newest: Turn, *, think: bool = False) -> tuple[int, ...]:

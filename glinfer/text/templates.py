@@ -37,7 +37,7 @@ _TOOL_FILE = Path("additional_chat_templates", "tool_use.jinja")
 GGUF_KEY, GGUF_TOOL_KEY = "tokenizer.chat_template", "tokenizer.chat_template.tool_use"
 _CONTINUED = "CONTINUE_FINAL_MESSAGE_TAG "  # as in transformers
 _TOOLS = re.compile(r"\btools\b")
-_EXAMPLE = ({"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"})
+_REPLY = "Hi"
 
 Message = Mapping[str, Any]
 """A message of a conversation: ``role`` (``system``, ``user``, ``assistant`` or ``tool``) and ``content``, both texts.
@@ -198,15 +198,12 @@ class JinjaTemplate:
         listed = {"content": template_content(content)} if self.pictured and isinstance(content, str) else {}
         return {**message, **listed}
 
-    def end_of_reply(self, tokenizer: Tokenizer) -> int | None:
-        """The control token that the template puts right after a reply, or None."""
-        known = tokenizer.control_tokens
-        try:
-            parts = self.parts(known, _EXAMPLE, Rendering(add_generation_prompt=False))
-        except InputError:  # it may accept only other messages; an error with the real ones is reported
-            return None
+    def end_of_reply(self, tokenizer: Tokenizer, messages: Sequence[Message], kwargs: Mapping[str, Any]) -> int | None:
+        """The control token that the template puts right after a reply to ``messages``; errors as in :meth:`parts`."""
+        known, replied = tokenizer.control_tokens, [*messages, {"role": "assistant", "content": _REPLY}]
+        parts = self.parts(known, replied, Rendering(add_generation_prompt=False, kwargs=kwargs))
         texts, names = parts[::2], parts[1::2]
-        ends = [known[name] for text, name in zip(texts, names, strict=False) if text.endswith(_EXAMPLE[-1]["content"])]
+        ends = [known[name] for text, name in zip(texts, names, strict=False) if text.endswith(_REPLY)]
         return ends[-1] if ends else None
 
     def _error(self, words: str) -> InputError:
