@@ -2,7 +2,7 @@
 
 import { GlinferError } from "../glinfer/errors.js";
 import { computingCanvas, missing, openContext } from "../glinfer/limits.js";
-import { $, button, element } from "../page/elements.js";
+import { $, button, element, keepText, keptText } from "../page/elements.js";
 import { megabytesOf } from "./programs.js";
 
 const REMEMBERED = "glinfer-dropped"; // in localStorage, by the page's address
@@ -12,21 +12,16 @@ const key = () => `${REMEMBERED} ${new URL(".", document.baseURI).pathname}`;
 /** The model that the browser has kept, or null. */
 export function remembered() {
   try {
-    const { name, fingerprint } = JSON.parse(localStorage.getItem(key()));
+    const { name, fingerprint } = JSON.parse(keptText("localStorage", key()));
     return { name, fingerprint };
   } catch {
-    return null; // there is none, or this window may not keep anything
+    return null; // there is none, or other scripts of this origin changed it
   }
 }
 
 /** Remembers the model that the browser keeps; null forgets it. */
 export function remember(model) {
-  try {
-    if (model) localStorage.setItem(key(), JSON.stringify(model));
-    else localStorage.removeItem(key());
-  } catch {
-    // this window may not keep anything
-  }
+  keepText("localStorage", key(), model && JSON.stringify(model));
 }
 
 /**

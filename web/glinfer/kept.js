@@ -171,6 +171,7 @@ export async function forgetOffline(base) {
 
 async function letGo(ours, base) {
   const prefix = nameOf(base, "", ours);
-  const names = await globalThis.caches?.keys().catch(() => []);
-  await Promise.all((names ?? []).filter((name) => name.startsWith(prefix)).map((name) => caches.delete(name)));
+  const all = async () => caches.keys();
+  const names = await all().catch(() => []); // there is no `caches`, or this window may not use it
+  await Promise.all(names.filter((name) => name.startsWith(prefix)).map((name) => caches.delete(name)));
 }

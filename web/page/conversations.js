@@ -1,26 +1,15 @@
 /** The conversations of this page, of which one is open. Other tabs may change them too. */
 
 import { GlinferError } from "../glinfer/errors.js";
+import { keepText, keptText } from "./elements.js";
 
 const LONGEST_TITLE = 60; // characters
 const OPEN = "glinfer-conversation";
 
 /** Which conversation this tab has open, while it is loaded again. */
 export const THIS_TAB = {
-  remembered() {
-    try {
-      return sessionStorage.getItem(OPEN);
-    } catch {
-      return null;
-    }
-  },
-  remember(id) {
-    try {
-      sessionStorage.setItem(OPEN, id);
-    } catch {
-      // then a page that is loaded again begins anew
-    }
-  },
+  remembered: () => keptText("sessionStorage", OPEN),
+  remember: (id) => keepText("sessionStorage", OPEN, id),
 };
 
 /** A conversation that nobody has begun, see store.js. @returns {Saved} */

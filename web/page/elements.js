@@ -37,3 +37,27 @@ export function button(label, press, values = {}) {
 export function sentence(text) {
   return text.replace(/^[a-z](?=[a-z']*[\s,;])/, (first) => first.toUpperCase()) + (/[.!?]$/.test(text) ? "" : ".");
 }
+
+/**
+ * A text that the browser keeps, or null; a window may not use its storage.
+ * @param {"localStorage"|"sessionStorage"} storage
+ * @param {string} key
+ * @returns {string|null}
+ */
+export function keptText(storage, key) {
+  try {
+    return globalThis[storage].getItem(key);
+  } catch {
+    return null;
+  }
+}
+
+/** Keeps a text, if the window may use its storage; null deletes it. */
+export function keepText(storage, key, text) {
+  try {
+    if (text === null) globalThis[storage].removeItem(key);
+    else globalThis[storage].setItem(key, text);
+  } catch {
+    // it lasts until the page is closed
+  }
+}

@@ -18,7 +18,7 @@ async function registered(site) {
  * @param {URLSearchParams} asked `cache=0` and `offline=0` keep nothing.
  */
 export async function keepPage({ offline }, asked) {
-  if (!offline || !navigator.serviceWorker || ["cache", "offline"].some((name) => asked.get(name) === "0")) return;
+  if (!offline || !("serviceWorker" in navigator) || ["cache", "offline"].some((name) => asked.get(name) === "0")) return;
   const site = new URL(".", document.baseURI).href;
   try {
     const before = await registered(site);
@@ -34,7 +34,7 @@ export async function keepPage({ offline }, asked) {
  * @param {URLSearchParams} asked `offline=0` does.
  */
 export async function leavePage(asked) {
-  if (asked.get("offline") !== "0" || !navigator.serviceWorker) return;
+  if (asked.get("offline") !== "0" || !("serviceWorker" in navigator)) return;
   const site = new URL(".", document.baseURI).href;
   const before = await registered(site).catch(() => null);
   if (before?.ours) await before.found.unregister();

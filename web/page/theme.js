@@ -1,22 +1,8 @@
 /** Light and dark: as the system has it, until somebody chooses. */
 
+import { keepText, keptText } from "./elements.js";
+
 const THEME = "glinfer-theme";
-
-function remembered() {
-  try {
-    return localStorage.getItem(THEME);
-  } catch {
-    return null; // a page opened from a file may have no storage
-  }
-}
-
-function remember(theme) {
-  try {
-    localStorage.setItem(THEME, theme);
-  } catch {
-    // then it lasts until the page is closed
-  }
-}
 
 /**
  * Shows a theme, and lets a button change it.
@@ -25,7 +11,7 @@ function remember(theme) {
  */
 export function startTheme(button, onChange) {
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
-  let chosen = remembered();
+  let chosen = keptText("localStorage", THEME);
   const show = () => {
     const theme = chosen ?? (dark.matches ? "dark" : "light");
     document.documentElement.dataset.theme = theme;
@@ -35,7 +21,7 @@ export function startTheme(button, onChange) {
   dark.addEventListener("change", show);
   button.addEventListener("click", () => {
     chosen = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
-    remember(chosen);
+    keepText("localStorage", THEME, chosen);
     show();
   });
   show();

@@ -1,6 +1,7 @@
 /** Models behind `glinfer serve`. */
 
 import { GlinferError } from "../glinfer/errors.js";
+import { keepText, keptText } from "../page/elements.js";
 import { ServerError } from "./client.js";
 import { fitting } from "./conversation.js";
 
@@ -27,7 +28,7 @@ export class ServerEngine {
   /** Asks for the models, and shows the first, or the key's field where the server wants one. */
   async open(page) {
     this.page = page;
-    this.client.key = sessionStorage.getItem(KEY) ?? "";
+    this.client.key = keptText("sessionStorage", KEY) ?? "";
     $("access").addEventListener("submit", (event) => {
       event.preventDefault();
       this.client.key = $("key").value.trim();
@@ -64,7 +65,7 @@ export class ServerEngine {
 
   /** The key was right, or none is wanted. */
   useKey() {
-    if (this.client.key) sessionStorage.setItem(KEY, this.client.key);
+    if (this.client.key) keepText("sessionStorage", KEY, this.client.key);
     $("key-fields").hidden = true;
     $("problem").hidden = true;
   }
@@ -74,7 +75,7 @@ export class ServerEngine {
     const { page } = this;
     page.say("Not connected.");
     if (error instanceof ServerError && error.status === 401) {
-      sessionStorage.removeItem(KEY);
+      keepText("sessionStorage", KEY, null);
       $("key-fields").hidden = false;
       $("key").focus();
       page.say("This server asks for an API key.");

@@ -190,7 +190,7 @@ test("other addresses, other pages of the site, and what is no question, are lef
 });
 
 /** Runs what registers, with a browser that has these service workers; gives what was registered and let go of. */
-async function registering(act, { worker = null, secure = true } = {}) {
+async function registering(act, { worker = null, secure = true, sandboxed = false } = {}) {
   const done = [];
   const found = worker && { scope: worker.scope ?? SITE, active: { scriptURL: worker.script }, unregister: async () => done.push("unregistered") };
   const serviceWorker = {
@@ -201,7 +201,16 @@ async function registering(act, { worker = null, secure = true } = {}) {
   for (const name of [`glinfer-offline ${SITE} A`, `glinfer ${SITE} 12`, `glinfer-offline ${SITE}deeper/ B`]) await kept.open(name);
   Object.defineProperty(globalThis, "navigator", { value: secure ? { serviceWorker } : {}, configurable: true });
   Object.assign(globalThis, { document: { baseURI: `${SITE}?x=1` }, caches: kept });
-  await act();
+  if (sandboxed) {
+    const refused = { get() { throw new Error("SecurityError"); }, configurable: true };
+    Object.defineProperty(navigator, "serviceWorker", refused);
+    Object.defineProperty(globalThis, "caches", refused);
+  }
+  try {
+    await act();
+  } finally {
+    Object.defineProperty(globalThis, "caches", { value: kept, writable: true, configurable: true });
+  }
   return { done, kept: await kept.keys() };
 }
 
@@ -219,6 +228,7 @@ test("a page is kept where the browser can, and where nobody has said that it is
     [PLAN, "cache=0", {}, []],
     [PLAN, "offline=0", {}, []],
     [PLAN, "", { secure: false }, []],
+    [PLAN, "", { sandboxed: true }, []],
     [{ offline: null }, "", {}, []], // a single file
     [{}, "", {}, []], // an export of before
   ];
@@ -237,4 +247,7 @@ test("a page lets go of what is kept of it, and of nothing else", async () => {
   assert.equal((await registering(() => leavePage(asked("")), own)).kept.length, 3);
   assert.equal((await registering(() => leavePage(asked("offline=0")), { secure: false })).kept.length, 3);
   assert.deepEqual((await registering(() => forget(SITE), own)).kept, [others[1]]);
+  for (const act of [() => leavePage(asked("offline=0")), () => forget(SITE)]) {
+    assert.equal((await registering(act, { sandboxed: true })).kept.length, 3); // an error would reject it
+  }
 });

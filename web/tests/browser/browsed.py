@@ -24,6 +24,14 @@ KEEPS = """(async () => {
 """Ends when the files that open a page without its server are kept."""
 
 
+REFUSED_STORAGE = """{
+  const refused = { get() { throw new DOMException("", "SecurityError"); }, configurable: true };
+  for (const name of ["indexedDB", "caches", "localStorage", "sessionStorage"]) Object.defineProperty(globalThis, name, refused);
+  Object.defineProperty(Navigator.prototype, "serviceWorker", refused);
+}"""
+"""A window that may use no storage, as in a sandboxed frame, or where a person blocks site data."""
+
+
 class Browser:
     """Chromium, and the process of Node.js that drives it."""
 

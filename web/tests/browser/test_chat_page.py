@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browsed import Browsed, Browser
+from browsed import REFUSED_STORAGE, Browsed, Browser
 from running_server import END, Running, opening, running, speaker
 
 import glinfer
@@ -173,6 +173,12 @@ def test_a_key_is_asked_for(browse: Callable[..., ChatPage], small: Path) -> Non
         assert page.do("evaluate", "[localStorage.length, document.cookie]") == [0, ""]
         page.open(server)  # the tab keeps it
         assert {line[: len(REFUSED)] for line in page.console} == {REFUSED}
+        page = browse()
+        page.do("before", REFUSED_STORAGE)
+        page.open(server, "This server asks for an API key.")
+        page.do("fill", "#key", "secret")
+        page.do("click", "#use-key")
+        page.do("says", "#status", "Ready.")
 
 
 def test_a_server_that_goes_away(browse: Callable[..., ChatPage]) -> None:

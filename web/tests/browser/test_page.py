@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 
 import pytest
-from browsed import EXPECTED, WEB, Browsed
+from browsed import EXPECTED, REFUSED_STORAGE, WEB, Browsed
 from running_server import END, opening
 from scripted_models import scripted
 
@@ -288,10 +288,11 @@ def test_two_tabs_lose_nothing(site: str, browse: Callable[..., Browsed]) -> Non
     assert turns(page) == []
 
 
-def test_without_storage_the_page_works_and_says_so(site: str, browse: Callable[..., Browsed]) -> None:
+@pytest.mark.parametrize("query", ["", "?offline=0"])
+def test_without_storage_the_page_works_and_says_so(site: str, browse: Callable[..., Browsed], query: str) -> None:
     page = browse()
-    page.do("before", "Object.defineProperty(globalThis, 'indexedDB', { get() { throw new Error('refused'); } })")
-    opened(page, site)
+    page.do("before", REFUSED_STORAGE)
+    opened(page, f"{site}{query}")
     page.do("fill", "#length", "4")
     send(page, "one")
     page.do("click", "#clear")
