@@ -31,5 +31,5 @@ for root in (None, broken):
     with glinfer.load(MODEL, plan="reference", shader_root=root) as model:
         checks = verify_draws(model.engine, [1, 2, 3, 4])
     wrong = next((check for check in checks if not check.passed), None)
-    where = "none" if wrong is None else f"number {wrong.index}, {wrong.name}, shader {wrong.shader}"
+    where = "none" if wrong is None else f"{wrong.index + 1} of {len(checks)}, {wrong.name}, shader {wrong.shader}"
     print(f"{len(checks)} draws checked, first wrong one: {where}")

@@ -108,6 +108,7 @@ for bug in BUGS:
     if wrong is None:
         print(f"  verify: {len(checks)} draws, all within tolerance")
         continue
-    print(f"  verify: the first wrong draw is number {wrong.index}, {wrong.name} (shaders/{wrong.shader}.frag)")
+    number = f"{wrong.index + 1} of {len(checks)}"
+    print(f"  verify: the first wrong draw is {number}, {wrong.name} (shaders/{wrong.shader}.frag)")
     for finding in wrong.findings:
         print(f"    {finding.text}")

@@ -211,9 +211,10 @@ def _show_faults(run: VerifyRun) -> None:
     first = run.first_bad_draw
     if first is not None:
         what = "differs" if not first.exact else "was made in a wrong state"
-        emit(f"the first draw that {what} is number {first.index}, {first.name} (shaders/{first.shader}.frag)")
+        number = f"{first.index + 1} of {len(run.draws)}"
+        emit(f"the first draw that {what} is {number}, {first.name} (shaders/{first.shader}.frag)")
     lines = [
-        f"  draw {check.index}, {check.name} (shaders/{check.shader}.frag): {finding.text}"
+        f"  draw {check.index + 1}, {check.name} (shaders/{check.shader}.frag): {finding.text}"
         for check in run.draws
         for finding in check.findings
     ]

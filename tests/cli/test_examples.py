@@ -39,7 +39,7 @@ PROMISES = {
     "04_first_wrong_draw.py": [
         "lm_head.bias, element [0, 7]: ",
         "244 draws checked, first wrong one: none",
-        "first wrong one: number 5, h.0.attn.head.0.scores, shader attention_scores",
+        "first wrong one: 6 of 244, h.0.attn.head.0.scores, shader attention_scores",
     ],
     "05_own_sampler.py": ["ROMEO:"],
     "07_batch.py": ["each as it is alone: True", "prompt 4: ", "ended by "],
@@ -59,15 +59,15 @@ PROMISES = {
     ],
     "12_planted_bugs.py": [
         "verify: 244 draws, all within tolerance",
-        "the first wrong draw is number 79, h.1.mlp.fc_in",
+        "the first wrong draw is 80 of 244, h.1.mlp.fc_in",
         "feedback loop of mlp.inner: found sampled as x by the draw that renders to it",
         "weight of transformer.h.5.attn.v_proj.weight: found the matrix transposed",
-        "the first wrong draw is number 40, h.0.mlp.fc_out",
+        "the first wrong draw is 41 of 244, h.0.mlp.fc_out",
         "min filter of transformer.h.0.mlp.fc_out.weight: found GL_LINEAR; expected GL_NEAREST",
-        "the first wrong draw is number 242, lm_head",
+        "the first wrong draw is 243 of 244, lm_head",
         "error: GL_INVALID_OPERATION",
         "uniform of rows: found int 0; expected int 2",
-        "the first wrong draw is number 0, embed",
+        "the first wrong draw is 1 of 244, embed",
         "precision of sampler2D: found lowp, the default of GLSL ES; expected highp; ",
     ],
     "13_scheduler.py": [

@@ -367,7 +367,7 @@ def test_a_page_can_be_read_without_seeing_it(page: str) -> None:
     assert [name for name, count in found.ids.items() if count > 1] == []
     assert set(found.labels) <= set(found.ids)
     assert page.count(" title=") > 10  # tooltips of bars and draws
-    assert 'title="1 h.0.attn.qkv: 1.000 ms' in page
+    assert 'title="2 h.0.attn.qkv: 1.000 ms' in page
     assert found.tags["h1"] == 1
     assert '<html lang="en">' in page
 
@@ -519,7 +519,7 @@ class TestCharts:
     def test_draws_beyond_the_scale_are_cut_and_named(self) -> None:
         draws = profile_charts(of_blocks(20, head=25.0))[1]
         assert [bar.label for bar in draws.bars] == [*map(str, range(20)), ""]
-        assert [part.tip.split(":")[0] for bar in draws.bars for part in bar.parts if part.cut] == ["40 lm_head"]
+        assert [part.tip.split(":")[0] for bar in draws.bars for part in bar.parts if part.cut] == ["41 lm_head"]
         assert draws.bars[-1].parts[0].size == 100 > max(part.size for part in draws.bars[0].parts)
         assert "Cut off at the top edge: 1 draw beyond 0.800 ms (lm_head 25.00 ms)." in draws.caption
         assert "Cut off" not in profile_charts(of_blocks(20, head=0.9))[1].caption

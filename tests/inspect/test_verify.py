@@ -217,7 +217,7 @@ class TestFastPlan:
         root = planted(*VALUES_OF_ANOTHER_HEAD)
         monkeypatch.setattr(program, "shader_root", lambda: root)
         said, _ = ran(capsys, "verify", small, "--draws", status=1)
-        assert "the first draw that differs is number 3, h.0.attn.values (shaders/cached_values.frag)" in said
+        assert "the first draw that differs is 4 of 18, h.0.attn.values (shaders/cached_values.frag)" in said
         assert "all identical" in said
 
 

@@ -267,7 +267,7 @@ def test_the_command_names_the_draw_and_the_fault(small: Path, monkeypatch: Patc
     said, _ = ran(capsys, "verify", small, "--plan", "reference", "--draws", "--tokens", "3", status=1)
     assert "feedback loop of mlp.inner: found sampled as x" in said
     assert "the first draw that" in said
-    assert "draw 47, h.1.mlp.fc_in (shaders/linear.frag)" in said
+    assert "draw 48, h.1.mlp.fc_in (shaders/linear.frag)" in said
     document = verified(capsys, small, "--plan", "reference", "--draws", "--tokens", "3", status=1)
     [bad] = [draw for draw in document["runs"][0]["draws"] if draw["findings"]]
     assert bad["name"] == document["runs"][0]["first_bad_draw"]

@@ -113,7 +113,7 @@ def _draws(report: ProfileReport) -> Chart:
             Part(
                 100.0 if draw.ms > top else _TOP * draw.ms / top,
                 FAMILIES[family_of(draw.kind)],
-                f"{draw.index} {draw.name}: {draw.ms:.3f} ms, {draw.op}, reads {draw.bytes_read:,} bytes",
+                f"{draw.index + 1} {draw.name}: {draw.ms:.3f} ms, {draw.op}, reads {draw.bytes_read:,} bytes",
                 cut=draw.ms > top,
             )
             for draw in group

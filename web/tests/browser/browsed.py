@@ -26,7 +26,8 @@ KEEPS = """(async () => {
 
 REFUSED_STORAGE = """{
   const refused = { get() { throw new DOMException("", "SecurityError"); }, configurable: true };
-  for (const name of ["indexedDB", "caches", "localStorage", "sessionStorage"]) Object.defineProperty(globalThis, name, refused);
+  for (const name of ["indexedDB", "caches", "localStorage", "sessionStorage"])
+    Object.defineProperty(globalThis, name, refused);
   Object.defineProperty(Navigator.prototype, "serviceWorker", refused);
 }"""
 """A window that may use no storage, as in a sandboxed frame, or where a person blocks site data."""
