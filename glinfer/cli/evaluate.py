@@ -85,14 +85,16 @@ def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
     found = [(weights, cache)]
     known = {*WEIGHT_FORMATS, *(f"cache={name}" for name in CACHES)}
     for item in filter(None, map(str.strip, text.split(","))):
-        chosen = {"weights": weights, "cache": cache}
+        chosen = dict[str, str]()
         for part in item.split("+"):
             if part not in known:
                 expected = f"{', '.join(WEIGHT_FORMATS)}, cache={' or cache='.join(CACHES)}"
                 raise InputError(f"found {part!r} in --compare; expected some of {expected}")
-            key, _, value = part.rpartition("=")
-            chosen[key or "weights"] = value
-        found.append((chosen["weights"], chosen["cache"]))
+            key, value = part.split("=") if "=" in part else ("weights", part)
+            if key in chosen:
+                raise InputError(f"found two formats of the {key} in {item!r} in --compare; give one, or put a comma")
+            chosen[key] = value
+        found.append((chosen.get("weights", weights), chosen.get("cache", cache)))
     return found
 
 

@@ -87,9 +87,7 @@ def generate(
     if batch is not None:
         from glinfer.cli.generate_batch import generate_batch  # late, for the packages of jobs
 
-        if images:
-            raise InputError("--image needs a single prompt; leave out --image or --batch")
-        for name in drafts:
+        for name in [*(["image"] if images else []), *(["echo"] if echo else []), *drafts]:
             raise InputError(f"--{name} needs a single prompt; leave out --{name} or --batch")
         how = {"max_tokens": max_tokens, "structured": structured, "sampling": sampling, **ends}
         generate_batch(path, batch, as_json=as_json, quiet=quiet, **how, **options)

@@ -79,19 +79,27 @@ def _unpacked(file: BinaryIO) -> BinaryIO:
 
 
 @contextmanager
-def _reached(path: AnyPath, mode: str) -> Iterator[BinaryIO]:
+def _reached(path: AnyPath, mode: str, advice: str = "") -> Iterator[BinaryIO]:
     """A file that fsspec opens."""
-    fsspec = _fsspec(path)
+    with (
+        _explained(path, "write" if "w" in mode else "read", advice),
+        _fsspec(path).open(os.fspath(path), mode) as file,
+    ):
+        yield file
+
+
+@contextmanager
+def _explained(path: AnyPath, what: str, advice: str = "") -> Iterator[None]:
+    """Turn any error of fsspec's back ends, which have no common base, into one line."""
     try:
-        with fsspec.open(os.fspath(path), mode) as file:
-            yield file
-    except Exception as error:  # fsspec's back ends have no common base of errors
-        if isinstance(error, GlinferError):
-            raise
-        what = "write" if "w" in mode else "read"
-        found = error.__cause__ or error  # a FileNotFoundError for a refused connection has only the address
+        yield
+    except GlinferError:
+        raise
+    except Exception as error:
+        # An ImportError says what to install; a FileNotFoundError for a refused connection has only the address.
+        found = error if isinstance(error, ImportError) else error.__cause__ or error
         why = "no such file" if isinstance(found, FileNotFoundError) else words_of(found) or type(found).__name__
-        raise FormatError(f"{shown(path)}: cannot {what} it: {why}") from None
+        raise FormatError(f"{shown(path)}: cannot {what} it: {why}{advice}") from None
 
 
 def busy(path: AnyPath) -> InputError:
@@ -164,8 +172,9 @@ class Target:
         if self.plain:
             return None
         if self.remote:
-            fs, inner = _fsspec(self.path).core.url_to_fs(os.fspath(self.path))
-            return self.path if fs.exists(inner) else None
+            with _explained(self.path, "write"):
+                fs, inner = _fsspec(self.path).core.url_to_fs(os.fspath(self.path))
+                return self.path if fs.exists(inner) else None
         return self.path if Path(self.path).exists() else None
 
     @property
@@ -189,7 +198,8 @@ class Target:
         if self.plain or not self.working.exists():
             return
         if self.remote:
-            with _reached(self.path, "wb") as file:
+            kept = f"; its lines are kept in {shown(self.working)}, and the same command writes it again"
+            with _reached(self.path, "wb", kept) as file:
                 self._write(file)
         else:
             with replacing(self.path) as temporary, temporary.open("wb") as file:

@@ -78,10 +78,10 @@ def test_what_cannot_be_is_refused_in_a_line(small: Path, capsys: Capture) -> No
         assert words in refused(capsys, "generate", small, "Once", *arguments)
 
 
-def test_a_batch_takes_no_drafts(small: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_a_batch_takes_no_options_of_a_single_prompt(small: Path, tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt": "Once"}\n')
     batch = ["--batch", tmp_path / "prompts.jsonl", "--out", tmp_path / "out.jsonl"]
-    for option in (["--speculate", "ngram"], ["--draft", "x"]):
+    for option in (["--speculate", "ngram"], ["--draft", "x"], ["--echo"], ["--image", "x.png"]):
         assert f"{option[0]} needs a single prompt; leave out {option[0]} or --batch" in refused(
             capsys, "generate", small, *batch, *option
         )

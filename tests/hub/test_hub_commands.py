@@ -101,6 +101,21 @@ def test_what_is_no_model_of_a_hub(hub: Hub, capsys: Capture, line: list[str], w
     assert not hub.asked
 
 
+def test_a_model_in_a_package_is_neither_downloaded_nor_removed(
+    hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    info = tmp_path / "packed_model-1.2.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: packed-model\nVersion: 1.2\n")
+    (info / "RECORD").write_text("packed.gguf,,\n")
+    (tmp_path / "packed.gguf").write_bytes(small_gguf("float32"))
+    monkeypatch.syspath_prepend(tmp_path)
+    words = "pypi:packed-model: this model is in an installed package; "
+    assert f"{words}use it without downloading it" in refused(capsys, "pull", "pypi:packed-model")
+    assert f"{words}'pip uninstall packed-model' removes it" in refused(capsys, "remove", "pypi:packed-model")
+    assert not hub.asked
+
+
 def test_parts_of_a_download_are_removed_too(hub: Hub, cache: Path, capsys: Capture) -> None:
     blobs = cache / "models--org--small-GGUF" / "blobs"
     blobs.mkdir(parents=True)

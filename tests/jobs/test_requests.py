@@ -327,6 +327,45 @@ class TestPlaces:
         with pytest.raises(GlinferError, match="nosuch://a/b: cannot read it: Protocol not known"):
             run("nosuch://a/b", out)
 
+    @pytest.mark.parametrize("place", ["source", "out", "errors"])
+    @pytest.mark.parametrize(
+        ("address", "why"),
+        [("nosuch://a/b", "Protocol not known: nosuch"), ("absent://a/b", "Install absentfs to access it")],
+    )
+    def test_an_unusable_address_is_one_line(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, address: str, why: str
+    ) -> None:
+        registry = pytest.importorskip("fsspec.registry", reason="fsspec is not installed")
+        absent = {"class": "absentfs.FileSystem", "err": "Install absentfs to access it"}
+        monkeypatch.setitem(registry.known_implementations, "absent", absent)
+        monkeypatch.setenv("GLINFER_CACHE", str(tmp_path / "cache"))
+        names: dict[str, Any] = {"source": many(tmp_path), "out": tmp_path / "out.jsonl", place: address}
+        echo = Echo()
+        with pytest.raises(FormatError) as caught:
+            run(names.pop("source"), names.pop("out"), echo, **names)
+        assert str(caught.value) == f"{address}: cannot {'read' if place == 'source' else 'write'} it: {why}"
+        assert echo.seen == []
+
+    def test_results_that_an_address_refuses_are_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        memory = pytest.importorskip("fsspec", reason="fsspec is not installed").filesystem("memory")
+        monkeypatch.setenv("GLINFER_CACHE", str(tmp_path / "cache"))
+        out, source = "memory://refused/out.jsonl", many(tmp_path)
+
+        def refuse(*_: Any, **__: Any) -> None:
+            raise NotImplementedError  # as fsspec does for http
+
+        with monkeypatch.context() as refusing:
+            refusing.setattr(type(memory), "_open", refuse)
+            with pytest.raises(
+                FormatError, match="cannot write it: NotImplementedError; its lines are kept in"
+            ) as caught:
+                run(source, out)
+        kept = next(Path(tmp_path, "cache").rglob("out.jsonl.part"))
+        assert str(kept) in str(caught.value)
+        assert len(results_in(kept)) == 20
+        assert run(source, out).lines == 0
+        assert len(results_in(out)) == 20
+
     @pytest.mark.parametrize(("name", "package"), [("in.jsonl.zst", "zstandard"), ("memory://in.jsonl", "fsspec")])
     def test_a_missing_package_is_named(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, package: str

@@ -273,6 +273,9 @@ def test_eval_and_diff_compare_caches(small: Path, tmp_path: Path, capsys: pytes
     assert run([*given[:-1], "cache=f8"]) == 2
     known = "f32, f16, q16, q8l, q8, cache=f32 or cache=f16 or cache=q8"
     assert f"found 'cache=f8' in --compare; expected some of {known}" in capsys.readouterr().err
+    for twice, what in (("cache=f16+cache=q8", "cache"), ("q8+f16", "weights")):
+        assert run([*given[:-1], twice]) == 2
+        assert f"found two formats of the {what} in '{twice}' in --compare" in capsys.readouterr().err
 
 
 def test_other_kernels_keep_the_cache_that_was_asked_for() -> None:

@@ -139,7 +139,8 @@ def _on_a_hub(name: str, done: str) -> HubName:
     if any(model.path == path for model in bundled_models()):
         raise InputError(f"{shown(name)}: this model is part of glinfer and cannot be {done}")
     if held is not None:
-        raise InputError(f"{shown(name)}: this model is in a package; 'pip uninstall {held.project}' removes it")
+        advice = f"'pip uninstall {held.project}' removes it" if done == "removed" else "use it without downloading it"
+        raise InputError(f"{shown(name)}: this model is in an installed package; {advice}")
     raise InputError(
         f"{shown(name)}: this is not the name of a model on a hub; expected org/name, org/name:QUANT@{MAIN} or hf://…"
     )
