@@ -182,7 +182,7 @@ class TestAccess:
         for host in ("127.0.0.1:8000", "http://127.0.0.1", "[::1]", ""):
             with pytest.raises(InputError, match=f"--host is {re.escape(repr(host))}; expected an address or a name"):
                 check_access(Access(host, ("key",)), no_key=False)
-        for name in ("http://my.example", "my.example:8000", ""):
+        for name in ("http://my.example", "my.example:8000", "my example", ""):
             with pytest.raises(InputError, match=f"--allowed-host is {name!r}; expected a name without scheme"):
                 check_access(Access(hosts=[name]), no_key=False)
         origins = ("*", "null", "http://localhost:8200", "https://[::1]:1", "chrome-extension://abc")
