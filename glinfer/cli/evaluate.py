@@ -90,7 +90,8 @@ def _formats(text: str, weights: str, cache: str) -> list[tuple[str, str]]:
             if part not in known:
                 expected = f"{', '.join(WEIGHT_FORMATS)}, cache={' or cache='.join(CACHES)}"
                 raise InputError(f"found {part!r} in --compare; expected some of {expected}")
-            key, value = part.split("=") if "=" in part else ("weights", part)
+            name, _, value = part.rpartition("=")
+            key = name or "weights"
             if key in chosen:
                 raise InputError(f"found two formats of the {key} in {item!r} in --compare; give one, or put a comma")
             chosen[key] = value

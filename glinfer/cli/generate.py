@@ -87,8 +87,10 @@ def generate(
     if batch is not None:
         from glinfer.cli.generate_batch import generate_batch  # late, for the packages of jobs
 
-        for name in [*(["image"] if images else []), *(["echo"] if echo else []), *drafts]:
-            raise InputError(f"--{name} needs a single prompt; leave out --{name} or --batch")
+        alone: dict[str, object] = {"image": images or None, "echo": echo or None, **drafts}
+        for name, value in alone.items():
+            if value is not None:
+                raise InputError(f"--{name} needs a single prompt; leave out --{name} or --batch")
         how = {"max_tokens": max_tokens, "structured": structured, "sampling": sampling, **ends}
         generate_batch(path, batch, as_json=as_json, quiet=quiet, **how, **options)
         return

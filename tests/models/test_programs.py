@@ -25,11 +25,11 @@ def test_one_program_of_every_other_row_is_the_recorded_one() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(2))
-def test_each_eleventh_program_is_the_recorded_one(part: int) -> None:
+def test_each_fifth_program_is_the_recorded_one(part: int) -> None:
     """From another index on in each row: a row goes through kernels and formats, which lie apart by three or four."""
     every, record = list(programs()), recorded()
     assert {row: len(hashes) for row, hashes in record.items()} == {each.row: each.place + 1 for each in every}, HOW
-    chosen = [each for each in every if (each.place + zlib.crc32(each.row.encode())) % 11 == 0]
+    chosen = [each for each in every if (each.place + zlib.crc32(each.row.encode())) % 5 == 0]
     assert [each.key for each in differing(chosen[part::2], record)] == [], HOW
 
 

@@ -601,7 +601,8 @@ class TestFindChat:
         config = llama(tokenizer.vocab_size)
         with pytest.raises(
             InputError,
-            match=r"cannot chat: it has no chat template .*<\|user\|> token; use generate, or /v1/comp.*HTTP\Z",
+            match=r"cannot chat: it has no chat template .*<\|user\|> token; use generate, or /v1/completions "
+            r"over HTTP\Z",
         ):
             find_chat(tmp_path, tokenizer, config)
         with pytest.raises(InputError, match=r"cannot chat: it embeds texts; use embed or rerank\Z"):
